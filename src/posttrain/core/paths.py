@@ -1,0 +1,247 @@
+"""The only place that knows names of files and folders of the lab."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class LabPaths:
+    """The lab home.
+
+    home/
+    ├── models/<org>/<name>/      read-only, .manifest.json written last
+    ├── datasets/<task>/          visible/ and private/
+    ├── baselines/<digest>.json
+    ├── selfchecks/<digest>.json
+    ├── results.csv
+    ├── envs/<tool>/
+    ├── agents/  benchmarks/      the user's plugins
+    ├── blueprints/<name>/
+    └── runs/<task>/<run_id>/
+    """
+
+    home: Path
+
+    @property
+    def models(self) -> Path:
+        return self.home / "models"
+
+    @property
+    def datasets(self) -> Path:
+        return self.home / "datasets"
+
+    @property
+    def baselines(self) -> Path:
+        return self.home / "baselines"
+
+    @property
+    def selfchecks(self) -> Path:
+        return self.home / "selfchecks"
+
+    @property
+    def results_csv(self) -> Path:
+        return self.home / "results.csv"
+
+    @property
+    def envs(self) -> Path:
+        return self.home / "envs"
+
+    @property
+    def agents(self) -> Path:
+        return self.home / "agents"
+
+    @property
+    def benchmarks(self) -> Path:
+        return self.home / "benchmarks"
+
+    @property
+    def blueprints(self) -> Path:
+        return self.home / "blueprints"
+
+    @property
+    def runs(self) -> Path:
+        return self.home / "runs"
+
+    @property
+    def salt(self) -> Path:
+        return self.home / "split.salt"
+
+    def model(self, model_id: str) -> Path:
+        return self.models / model_id
+
+    def dataset(self, task: str) -> Path:
+        return self.datasets / task
+
+    def run(self, task: str, run_id: str) -> RunPaths:
+        return RunPaths(self.runs / task.replace(":", "@") / run_id)
+
+    def find_run(self, run_id: str) -> RunPaths | None:
+        """The run with this id under any task, or None."""
+        found = sorted(self.runs.glob(f"*/{run_id}"))
+        return RunPaths(found[0]) if found else None
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """One run.
+
+    <run_id>/
+    ├── request.json  plan.json  clock.json  record.json
+    ├── run.log  agent.log  grading_server.log
+    ├── ledger.jsonl
+    ├── submissions/<n>/          the grader's own copy
+    ├── grading/<n>/              grade.json, items.jsonl, engine.log
+    ├── reports/                  metrics.json, figures/, summary.md, summary.jsonl
+    └── workspace/                all the agent sees
+    """
+
+    root: Path
+
+    @property
+    def run_id(self) -> str:
+        return self.root.name
+
+    @property
+    def lock(self) -> Path:
+        return self.root / ".lock"
+
+    @property
+    def request(self) -> Path:
+        return self.root / "request.json"
+
+    @property
+    def plan(self) -> Path:
+        return self.root / "plan.json"
+
+    @property
+    def clock(self) -> Path:
+        return self.root / "clock.json"
+
+    @property
+    def record(self) -> Path:
+        return self.root / "record.json"
+
+    @property
+    def run_log(self) -> Path:
+        return self.root / "run.log"
+
+    @property
+    def agent_log(self) -> Path:
+        return self.root / "agent.log"
+
+    @property
+    def server_log(self) -> Path:
+        return self.root / "grading_server.log"
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / "ledger.jsonl"
+
+    @property
+    def torn(self) -> Path:
+        return self.root / "ledger.torn"
+
+    @property
+    def submissions(self) -> Path:
+        return self.root / "submissions"
+
+    def submission(self, number: int) -> Path:
+        return self.submissions / str(number)
+
+    @property
+    def grading(self) -> Path:
+        return self.root / "grading"
+
+    def grading_of(self, name: int | str) -> Path:
+        """Folder of one grading: a submission's number, `baseline-val`, `baseline-test` or `final-test`."""
+        return self.grading / str(name)
+
+    @property
+    def reports(self) -> Path:
+        return self.root / "reports"
+
+    @property
+    def metrics(self) -> Path:
+        return self.reports / "metrics.json"
+
+    @property
+    def figures(self) -> Path:
+        return self.reports / "figures"
+
+    @property
+    def workspace(self) -> Workspace:
+        return Workspace(self.root / "workspace")
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """All the agent sees.
+
+    workspace/
+    ├── code/  output/  reports/
+    ├── models/<org>/<name>       read-only
+    ├── data/                     read-only; train.jsonl is the visible split
+    ├── prompt/                   settings.json, samples.jsonl
+    ├── description.md  instructions.md  RULES.md  skills/
+    └── run.log  agent.log  run_meta.json  scores.json      exports
+    """
+
+    root: Path
+
+    @property
+    def code(self) -> Path:
+        return self.root / "code"
+
+    @property
+    def output(self) -> Path:
+        return self.root / "output"
+
+    @property
+    def reports(self) -> Path:
+        return self.root / "reports"
+
+    @property
+    def models(self) -> Path:
+        return self.root / "models"
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    @property
+    def prompt(self) -> Path:
+        return self.root / "prompt"
+
+    @property
+    def skills(self) -> Path:
+        return self.root / "skills"
+
+    @property
+    def description(self) -> Path:
+        return self.root / "description.md"
+
+    @property
+    def instructions(self) -> Path:
+        return self.root / "instructions.md"
+
+    @property
+    def rules(self) -> Path:
+        return self.root / "RULES.md"
+
+    @property
+    def run_log(self) -> Path:
+        return self.root / "run.log"
+
+    @property
+    def agent_log(self) -> Path:
+        return self.root / "agent.log"
+
+    @property
+    def run_meta(self) -> Path:
+        return self.root / "run_meta.json"
+
+    @property
+    def scores(self) -> Path:
+        return self.root / "scores.json"

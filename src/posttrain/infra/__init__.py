@@ -1,0 +1,1 @@
+"""What the lab stands on: processes, sandbox, files, settings, resources, tool environments."""
