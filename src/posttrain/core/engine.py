@@ -49,6 +49,14 @@ class PromptSettings(Frozen):
     """The date (YYYY-MM-DD) that a template sees when it asks for today's."""
 
 
+class PinnedPrompt(Frozen):
+    """The workspace's prompt/settings.json: all that is needed to write prompts as the grader does."""
+
+    prompt: PromptSettings
+    generation: GenerationSettings
+    stop_token_ids: tuple[int, ...]
+
+
 class NumericPlan(Frozen):
     """Everything that decides which floating-point numbers come out. Same plan, same texts."""
 

@@ -1,0 +1,1 @@
+"""One run, from what was asked to what happened. Start reading at orchestrator.py."""
