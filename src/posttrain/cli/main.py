@@ -1,0 +1,165 @@
+"""The entry point: finds the command, runs it, and turns every error into one line and an exit code.
+
+A command is a function in a module of this package, or a typer app for a group of them; COMMANDS names
+it. Its module is imported when the command is called, so that `--help` imports none of them.
+
+Exit codes: 0 a result exists; 1 nothing graded, or a check found faults; 2 wrong use or a missing
+prerequisite; 128 + n stopped by a signal. A command returns its own, None being 0.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from posttrain.core.errors import PosttrainError, Stopped, UsageError, boundary
+
+_WORK = "Train and grade"
+_LOOK = "Look around"
+_CHECK = "Check"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a command lives (`module:name` in this package) and its line in the root help."""
+
+    target: str
+    help: str
+    panel: str
+
+
+COMMANDS: dict[str, Entry] = {
+    "run": Entry("run:run", "One run, start to record.", _WORK),
+    "grade": Entry("grade:grade", "Grade a model folder outside any run.", _WORK),
+    "baseline": Entry("baseline:baseline", "Measure or show the baseline of a model on a task.", _WORK),
+    "submit": Entry("submit:submit", "Hand in a checkpoint, from inside a run's workspace.", _WORK),
+    "list": Entry("listing:list_", "List tasks, agents, models or runs.", _LOOK),
+    "show": Entry("show:show", "Show one run: what was asked, what happened, every submission.", _LOOK),
+    "results": Entry("results:results", "The table over runs, with intervals and lifts.", _LOOK),
+    "logs": Entry("logs:logs", "Print or follow the logs of a run.", _LOOK),
+    "verify": Entry("verify:verify", "Recompute the chain of a run and every exported number.", _CHECK),
+}
+
+
+class LazyGroup(TyperGroup):
+    """A group that knows its commands by name and imports one only to run it."""
+
+    _only_names = False
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 (click's signature)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        if self._only_names:
+            return TyperCommand(cmd_name, help=entry.help, rich_help_panel=entry.panel)
+        return _load(cmd_name, entry)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        # the names are what typer searches for "did you mean"
+        self.commands = dict.fromkeys(COMMANDS, TyperCommand("name"))
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self._only_names = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._only_names = False
+
+
+def _load(name: str, entry: Entry) -> Any:
+    module, attribute = entry.target.split(":")
+    found = getattr(importlib.import_module(f"posttrain.cli.{module}"), attribute)
+    if not isinstance(found, typer.Typer):
+        single = typer.Typer(add_completion=False)
+        single.command(name=name)(found)
+        found = single
+    return typer.main.get_command(found)
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from posttrain import __version__
+
+        print(f"posttrain {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[  # noqa: ARG001 (its callback handles it)
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """A lab in which agents post-train small language models and are graded honestly."""
+    # here, not in main: `--help` of a folder with a broken .env must still work
+    from posttrain.infra.dotenv_file import load_dotenv_file
+
+    load_dotenv_file(Path.cwd() / ".env", os.environ)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit the process."""
+    sys.exit(execute(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def execute(arguments: list[str]) -> int:
+    """Run one command line; returns its exit code, with every error told in one line on stderr."""
+    try:
+        return _run(arguments)
+    except Stopped as error:
+        return _tell(error, error.exit_code)
+    except UsageError as error:
+        return _tell(error, 2)
+    except PosttrainError as error:
+        return _tell(error, 1)
+
+
+def _run(arguments: list[str]) -> int:
+    command = typer.main.get_command(app)
+    with boundary(PosttrainError, "unexpected failure, please report it (POSTTRAIN_DEBUG=1 shows where)"):
+        try:
+            outcome = command.main(args=arguments, prog_name="posttrain", standalone_mode=False)
+        except typer.TyperException as error:
+            if not error.format_message():  # no arguments at all: the help was printed
+                return 2
+            raise UsageError(_wrong_use(error)) from error
+        except typer.Abort:
+            return 130
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _wrong_use(error: typer.TyperException) -> str:
+    """The parser's complaint in one line, and where to read on."""
+    context = getattr(error, "ctx", None)
+    path = "posttrain" if context is None else context.command_path
+    return f"{' '.join(error.format_message().split())} (see {path} --help)"
+
+
+def _tell(error: PosttrainError, code: int) -> int:
+    if os.environ.get("POSTTRAIN_DEBUG"):
+        traceback.print_exception(error)
+    print(f"posttrain: {' '.join(str(error).split())}", file=sys.stderr)
+    return code
