@@ -1,0 +1,81 @@
+"""The small agents that ship do what they promise, started as the lab starts them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posttrain.agents.registry import AgentRegistry
+from posttrain.testing.agents import copy_ancestor_agent, write_toy_agent
+
+HOST = {"PATH": "/usr/local/bin:/usr/bin:/bin", "OPENAI_API_KEY": "sk-1"}
+
+
+def answers(bench: Any) -> list[dict[str, Any]]:
+    lines = (bench.workspace / "code" / "answers.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_the_toy_agent_follows_its_steps(bench: Any, tmp_path: Path) -> None:
+    (bench.model / "weights.bin").write_text("w")
+    steps = [
+        {"do": "say", "text": "hello"},
+        {"do": "copy_base", "to": "output/v1"},
+        {"do": "write", "to": "output/v1/answers.json", "data": {"a": 1}},
+        {"do": "submit", "model_path": "output/v1", "final": True},
+        {"do": "get", "path": "/time"},
+        {"do": "leave", "code": 3},
+        {"do": "say", "text": "never"},
+    ]
+    write_toy_agent(tmp_path, "toy", steps)
+    ended = bench.run(AgentRegistry([tmp_path]).load("toy"))
+    assert ended.returncode == 3
+    assert "hello" in ended.stdout
+    assert "never" not in ended.stdout
+    assert (bench.workspace / "output/v1/weights.bin").read_text() == "w"
+    assert bench.server.submissions == [{"model_path": "output/v1", "final": True}]
+    assert [answer["http"] for answer in answers(bench)] == [200, 200]
+
+
+def test_the_toy_agent_submits_from_several_threads(bench: Any, tmp_path: Path) -> None:
+    threads = [[{"do": "submit", "model_path": f"output/v{n}"}] for n in range(4)]
+    write_toy_agent(tmp_path, "toy", [{"do": "parallel", "threads": threads}])
+    assert bench.run(AgentRegistry([tmp_path]).load("toy")).returncode == 0
+    assert sorted(body["model_path"] for body in bench.server.submissions) == [
+        f"output/v{n}" for n in range(4)
+    ]
+
+
+def test_a_crash_of_the_toy_agent_is_an_exit_code(bench: Any, tmp_path: Path) -> None:
+    write_toy_agent(tmp_path, "toy", [{"do": "crash"}])
+    assert bench.run(AgentRegistry([tmp_path]).load("toy")).returncode == 1
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_a_folder_in_the_ancestors_format_runs_unchanged(bench: Any, tmp_path: Path) -> None:
+    (bench.workspace / "data/train.jsonl").write_text("{}\n{}\n")
+    (bench.model / "model.safetensors").write_text("w")
+    copy_ancestor_agent(tmp_path)
+    agent = AgentRegistry([tmp_path]).load("ancestor").model_copy(update={"pass_env": ("OPENAI_API_KEY",)})
+    ended = bench.run(agent, host=HOST)
+    assert ended.returncode == 0
+    assert "task=boolean model=tiny key=set" in ended.stdout
+    assert "saw 2 rows" in ended.stdout
+    assert bench.server.submissions == [{"model_path": str(bench.workspace / "output/v1")}]
+    assert bench.server.agents[0].startswith("curl/")
+    assert json.loads((bench.workspace / "code/answer.json").read_text())["score"] == 60.0
+
+
+def test_noop_hands_in_the_base_and_nothing_else(bench: Any) -> None:
+    pytest.importorskip("posttrain.cli.main")
+    (bench.model / "config.json").write_text("{}")
+    (bench.model / "config.json").chmod(0o444)
+    bench.model.chmod(0o555)
+    ended = bench.run(AgentRegistry().load("noop"))
+    assert ended.returncode == 0, ended.stdout
+    assert (bench.workspace / "output/base/config.json").read_text() == "{}"
+    assert [body["model_path"] for body in bench.server.submissions] == ["output/base"]
