@@ -1,0 +1,2 @@
+# see subreaper.py
+python3 "$(dirname "$0")/subreaper.py"
