@@ -143,7 +143,7 @@ def _draw_held_out(axes: Any, data: Trajectory) -> None:
     axes.set_xticks([0, 1], ["base", "selected"])
     axes.tick_params(labelleft=False, left=False)
     axes.set_title("held-out test", loc="left", fontsize=9, color=_INK)
-    axes.set_xlabel(held_out.gain, fontweight="bold")
+    axes.set_xlabel(held_out.gain, fontsize=9.5, fontweight="bold")
 
 
 def _style(axes: Any) -> None:
