@@ -72,7 +72,11 @@ def default_model(model_cache: LabPaths) -> Model:
 
     try:
         return resolve_model(
-            "smollm2-135m", lab=model_cache, sources=Sources(), offline=False, progress=lambda line: None
+            "smollm2-135m",
+            lab=model_cache,
+            sources=Sources(environment=dict(os.environ)),
+            offline=False,
+            progress=lambda line: None,
         )
     except PosttrainError as error:
         pytest.skip(f"the default model cannot be had here: {error}")

@@ -49,8 +49,8 @@ class Settings(BaseSettings):
     """More folders with task folders in them."""
     agents: _PathList = Field(default=(), validation_alias="POSTTRAIN_AGENTS")
     """More folders with agent folders in them."""
-    data: _OptionalPath = Field(default=None, validation_alias="POSTTRAIN_DATA")
-    """Local folder with the rows of hub data sets."""
+    data: _PathList = Field(default=(), validation_alias="POSTTRAIN_DATA")
+    """Local folders with the rows of hub data sets, one sub-folder a task."""
     smith_folder: _OptionalPath = Field(default=None, validation_alias="SMITH_BENCH_DIR")
     autorl_files: _OptionalPath = Field(default=None, validation_alias="AUTORL_FILE_PATH")
     """A resource folder of AutoRL-Bench, read only: `models/` and `datasets/` in it are adopted."""

@@ -1,0 +1,184 @@
+"""`posttrain results`: the table over runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from posttrain.cli.context import World, world
+from posttrain.cli.output import gain, points, print_json, print_table, warn
+from posttrain.core.errors import PosttrainError
+from posttrain.core.runs import RunRequest
+from posttrain.infra.durations import format_duration
+from posttrain.reports.comparison import Group, best_controls, control_for, groups, lift, setting
+from posttrain.reports.results import ResultRow, read_results
+
+
+def results(
+    task: Annotated[str | None, typer.Option(help="Only this task.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only this agent.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only this base model.")] = None,
+    summary: Annotated[bool, typer.Option("--summary", help="One line for all runs of an agent.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+) -> None:
+    """The table over runs, with intervals and lifts.
+
+    An improvement is the paired difference to the baseline on the same items, with its 95 % interval. The
+    lift compares it with the best control agent of the same task, model, budget and protocol.
+    """
+    here = world()
+    found = read_results(here.lab.results_csv)
+    for fault in found.faults:
+        warn(fault)
+    budgets = _budgets(here)
+    controls = _controls(here)
+    wanted = {"task": task, "agent": agent, "base_model": model}
+    chosen = [
+        row
+        for row in found.rows
+        if all(value is None or getattr(row, name) == value for name, value in wanted.items())
+    ]
+    if summary:
+        every = groups(found.rows, controls=controls, budgets=budgets)
+        shown = [
+            group
+            for group in every
+            if all(value is None or getattr(group, name) == value for name, value in wanted.items())
+        ]
+        _print_groups(shown, as_json=as_json)
+    else:
+        _print_runs(chosen, found.rows, controls=controls, budgets=budgets, as_json=as_json)
+
+
+def _budgets(here: World) -> dict[str, float]:
+    """The time budget of every run whose request is still there."""
+    found: dict[str, float] = {}
+    for path in here.lab.runs.glob("*/*/request.json"):
+        try:
+            found[path.parent.name] = RunRequest.model_validate_json(path.read_bytes()).timeout_s
+        except (OSError, ValidationError):
+            continue
+    return found
+
+
+def _controls(here: World) -> set[str]:
+    """Agents that call themselves a control arm."""
+    found = set()
+    for name in here.agents.names():
+        try:
+            if here.agents.load(name).control:
+                found.add(name)
+        except PosttrainError:
+            continue
+    return found
+
+
+def _print_runs(
+    chosen: list[ResultRow],
+    every: tuple[ResultRow, ...],
+    *,
+    controls: set[str],
+    budgets: dict[str, float],
+    as_json: bool,
+) -> None:
+    best = best_controls(every, controls=controls, budgets=budgets)
+    lines = []
+    for row in chosen:
+        control = control_for(row, best, setting(row, budgets))
+        lines.append((row, budgets.get(row.run_id), control, lift(row, control)))
+    if as_json:
+        print_json(
+            [
+                row.model_dump() | {"timeout_s": budget, "control": control, "lift": lifted}
+                for row, budget, control, lifted in lines
+            ]
+        )
+        return
+    if not lines:
+        print("no results yet")
+        return
+    columns = (
+        "run",
+        "task",
+        "agent",
+        "model",
+        "baseline",
+        "score",
+        "improvement",
+        "lift",
+        "n",
+        "subs",
+        "budget",
+        "status",
+        "marks",
+    )
+    print_table(
+        columns,
+        [
+            (
+                row.run_id,
+                row.task,
+                row.agent,
+                row.base_model,
+                points(row.baseline),
+                points(row.best_score) or "not scored",
+                gain(row.improvement, (row.ci_low, row.ci_high)),
+                f"{gain(lifted)} over {control.agent}" if control and lifted is not None else "",
+                str(row.n or ""),
+                str(row.submissions if row.submissions is not None else ""),
+                format_duration(budget) if budget else "",
+                row.status,
+                _marks(row),
+            )
+            for row, budget, control, lifted in lines
+        ],
+        right=("baseline", "score", "n", "subs"),
+    )
+
+
+def _marks(row: ResultRow) -> str:
+    """What weakens the result, as short as it can be said."""
+    marks = []
+    if row.isolation == "none":
+        marks.append("isolation: none")
+    if row.network == "host":
+        marks.append("network: host")
+    if row.protocol == "open":
+        marks.append("open")
+    return ", ".join(marks)
+
+
+def _print_groups(shown: list[Group], *, as_json: bool) -> None:
+    if as_json:
+        print_json(shown)
+        return
+    if not shown:
+        print("no results yet")
+        return
+    print_table(
+        ("task", "model", "agent", "driver", "budget", "runs", "not scored", "improvement", "lift"),
+        [
+            (
+                group.task,
+                group.base_model,
+                group.agent,
+                group.driver_model,
+                format_duration(group.timeout_s) if group.timeout_s else "",
+                str(group.runs),
+                str(group.not_scored or ""),
+                _mean(group),
+                f"{gain(group.lift)} over {group.control.agent}" if group.control else "",
+            )
+            for group in shown
+        ],
+        right=("runs", "not scored"),
+    )
+
+
+def _mean(group: Group) -> str:
+    if group.improvement is None:
+        return "not scored"
+    spread = f" ± {group.spread:.1f}" if group.spread is not None else ""
+    return gain(group.improvement) + spread
