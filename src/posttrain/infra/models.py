@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from posttrain.core.errors import InfrastructureError, UsageError
 from posttrain.core.paths import LabPaths
 from posttrain.infra import hub, manifests, pypi
 from posttrain.infra.conversion import ConversionJob, Converted
 from posttrain.infra.fetching import Progress, child_environment, require, run_worker
+from posttrain.infra.locks import held
 from posttrain.infra.manifests import Manifest
 from posttrain.infra.model_folder import CONFIG, ModelFacts, check_model_folder, model_files, read_facts
 from posttrain.infra.model_ids import FolderRef, HubRef, PackageRef, Ref, parse_model_id
-
-_LOCK_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,8 @@ def resolve_model(
         found = finder.recorded()
         if found is not None:
             return found
-        with _locked(lab, ref.place, progress):
+        lock = lab.locks / (ref.place.replace("/", "--") + ".lock")
+        with held(lock, ref.place, progress):
             return finder.recorded() or finder.record()
     except OSError as error:
         where = error.filename or lab.models
@@ -318,22 +316,6 @@ class _Finder:
         folder.rename(self.place)
         shutil.rmtree(self.incoming, ignore_errors=True)
         return Model(model.id, model.name, self.place, model.manifest)
-
-
-@contextmanager
-def _locked(lab: LabPaths, place: str, progress: Progress) -> Iterator[None]:
-    """One process fetches a model; others wait for it and say so."""
-    lab.locks.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(lab.locks / (place.replace("/", "--") + ".lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        progress(f"waiting for another process that fetches {place}")
-        lock.acquire(poll_interval=_LOCK_POLL_S)
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _require_space(folder: Path, needed: int) -> None:
