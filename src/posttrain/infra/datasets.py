@@ -41,7 +41,7 @@ class DataSource(Protocol):
         ...
 
     def file(self, name: str, *, dataset: str | None = None) -> Path:
-        """A file of the task's local folder, else of the hub data set `dataset`. UsageError if it is nowhere."""
+        """A file of the task's local folder, else of the hub data set `dataset`; UsageError if nowhere."""
         ...
 
     def find(self, name: str) -> Path | None:
