@@ -89,6 +89,8 @@ class Score(Frozen):
     rules: dict[str, int] = Field(default_factory=dict)
     """How often each extraction rule was used; `none` counts texts without an answer."""
     warnings: tuple[str, ...] = ()
+    macro: bool = False
+    """The value is the plain mean over strata, not over items."""
 
 
 class Evaluation(Frozen):
@@ -107,4 +109,5 @@ class Improvement(Frozen):
     p_value: float | None = None
     """Exact McNemar for 0/1 items."""
     n: int = Field(gt=0)
-    method: Literal["bonett-price", "bca", "identical"]
+    method: Literal["bonett-price", "bca", "identical", "mover", "best-of-k"]
+    """mover: difference of two independent improvements; best-of-k: selection repeated in each draw."""

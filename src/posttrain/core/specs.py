@@ -22,11 +22,22 @@ class SplitRule(Frozen):
     """Instead of a size: a share of the source's rows."""
 
 
-class Splits(Frozen):
-    """The split rules of a task. What `val` takes from `train` is missing from the visible split."""
+class OpenSplits(Frozen):
+    """Other sources under the protocol `open`, for tasks whose two protocols use different rows."""
 
+    train: SplitRule | None = SplitRule()
+    test: SplitRule | None = None
+
+
+class Splits(Frozen):
+    """The split rules of a task. What `val` and `test` take from a file is missing from the visible split."""
+
+    train: SplitRule | None = SplitRule()
+    """The visible split; null where the agent gets no rows."""
     val: SplitRule | None = None
     test: SplitRule | None = None
+    open: OpenSplits | None = None
+    """None: the same test rows, and everything else of the train file visible."""
 
 
 class PromptSpec(Frozen):

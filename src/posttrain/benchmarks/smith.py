@@ -1,0 +1,83 @@
+"""Task folders in the ancestor's smith format: config.yaml, eval.py, data/train.jsonl."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from posttrain.core.errors import PluginError
+
+CONFIG = "config.yaml"
+PREFIX = "smith-"
+
+_SAFE = re.compile(r"[\w][\w.\-]*")
+"""Names in any script, but nothing that could lead out of a folder."""
+
+
+class SmithConfig(BaseModel):
+    """config.yaml; fields that we do not know are left alone, as the ancestor does."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str = Field(min_length=1)
+    eval_mode: Literal["per_sample", "opencompass"] = "per_sample"
+    opencompass_dataset: str | None = None
+    description: str = ""
+    expose_files: tuple[str, ...] = ()
+
+
+def folders(root: Path) -> list[Path]:
+    """The smith folders below `root`, sorted; names that start with `_` are skipped."""
+    if not root.is_dir():
+        return []
+    return [
+        folder
+        for folder in sorted(root.iterdir())
+        if (folder / CONFIG).is_file() and not folder.name.startswith("_") and _SAFE.fullmatch(folder.name)
+    ]
+
+
+def task_name(folder: Path) -> str:
+    """`smith-<folder name>`: the folder's own name, so that two folders can never collide."""
+    return PREFIX + folder.name
+
+
+def read_config(folder: Path) -> SmithConfig:
+    """The folder's config.yaml; PluginError naming file and field."""
+    where = f"{folder.name}/{CONFIG}"
+    try:
+        data = yaml.safe_load((folder / CONFIG).read_text("utf-8"))
+        return SmithConfig.model_validate(data)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise PluginError(f"{where}: cannot be read: {' '.join(str(error).split())}") from error
+    except ValidationError as error:
+        fault = error.errors()[0]
+        field = ".".join(str(part) for part in fault["loc"]) or "config"
+        raise PluginError(f"{where}: {field}: {fault['msg']}") from error
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    """The folder as fields of benchmark.yaml. Its rows lie in data/, and splits are the default ones."""
+    config = read_config(folder)
+    if config.eval_mode == "per_sample":
+        evaluator = "per_sample"
+    elif config.opencompass_dataset:
+        evaluator = f"opencompass:{config.opencompass_dataset}"
+    else:
+        raise PluginError(f"{folder.name}/{CONFIG}: opencompass_dataset: needed for eval_mode opencompass")
+    return {
+        "title": config.name,
+        "evaluator": evaluator,
+        "prompt": {"template": "{question}", "answer_template": "{answer}"},
+        "generation": {"max_new_tokens": 2048},
+        "expose": list(config.expose_files),
+    }
+
+
+def is_smith(folder: Path) -> bool:
+    """Whether a task folder is in the smith format."""
+    return (folder / CONFIG).is_file() and not (folder / "benchmark.yaml").is_file()

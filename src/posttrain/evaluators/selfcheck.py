@@ -1,0 +1,88 @@
+"""Does the evaluator of a task work? Gold answers must score 100, empty ones 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from posttrain.core.errors import PluginError, boundary
+from posttrain.core.evaluation import ScoringJob
+from posttrain.core.frozen import Frozen
+from posttrain.core.scores import Evaluation, Item, Output
+from posttrain.core.specs import TaskSpec
+from posttrain.evaluators.stock import make_evaluator
+
+Scorer = Callable[[ScoringJob], Evaluation]
+"""Scores a job, in a process of its own or in this one."""
+
+
+class SelfCheck(Frozen):
+    """What an evaluator gives for perfect and for empty answers, in percent."""
+
+    gold: float
+    empty: float
+    n: int
+    warnings: tuple[str, ...] = ()
+
+
+def self_check(spec: TaskSpec, items: Sequence[Item], *, score: Scorer) -> SelfCheck:
+    """Check the evaluator of `spec` on `items`; PluginError says which expectation it misses.
+
+    Stock evaluators owe 100 and 0. An evaluator of the task's own owes only that gold beats empty; a
+    gold score below 100 is a warning.
+    """
+    job = scoring_job(spec, items, ())
+    gold = score(_answered(job, gold_texts(job, items)))
+    empty = score(_answered(job, [""] * len(items)))
+    check = SelfCheck(gold=gold.score.value, empty=empty.score.value, n=len(items))
+    if not gold.score.metric.better(check.gold, check.empty):
+        raise PluginError(
+            f"{spec.id}: gold answers score {check.gold:.2f}, empty ones {check.empty:.2f}"
+        )
+    perfect = gold.score.metric.direction == "minimize" or (check.gold == 100.0 and check.empty == 0.0)
+    if perfect:
+        return check
+    if spec.evaluator in OWN_CODE:
+        told = f"gold answers score {check.gold:.2f} and empty ones {check.empty:.2f}, not 100 and 0"
+        return check.model_copy(update={"warnings": (told,)})
+    raise PluginError(f"{spec.id}: {_first_fault(gold, empty)}")
+
+
+OWN_CODE = frozenset({"per_sample", "own"})
+"""Evaluators that are code of the task folder."""
+
+
+def scoring_job(spec: TaskSpec, items: Sequence[Item], outputs: Sequence[Output]) -> ScoringJob:
+    """The job that scores `outputs` of `items` as the task says."""
+    settings: dict[str, Any] = dict(spec.evaluator_settings)
+    return ScoringJob(
+        evaluator=spec.evaluator,
+        settings=settings,
+        folder=str(spec.folder),
+        metric=spec.metric,
+        macro=spec.macro,
+        items=tuple(items),
+        outputs=tuple(outputs),
+        samples=spec.generation.samples,
+    )
+
+
+def gold_texts(job: ScoringJob, items: Sequence[Item]) -> list[str]:
+    """The perfect answer to each item, as its evaluator defines it."""
+    evaluator = make_evaluator(job)
+    with boundary(PluginError, f"evaluator {job.evaluator}: gold answers"):
+        return [evaluator.gold(item) for item in items]
+
+
+def _answered(job: ScoringJob, texts: Sequence[str]) -> ScoringJob:
+    outputs = tuple(Output(text=text, tokens=0) for text in texts for _ in range(job.samples))
+    return job.model_copy(update={"outputs": outputs})
+
+
+def _first_fault(gold: Evaluation, empty: Evaluation) -> str:
+    wrong = next((item for item in gold.items if item.value < 1.0), None)
+    if wrong is not None:
+        why = wrong.reason or f"read as {wrong.extracted!r} by rule {wrong.rule}"
+        return f"the gold answer of item {wrong.id} scores {wrong.value}: {why}"
+    right = next(item for item in empty.items if item.value > 0.0)
+    return f"an empty answer to item {right.id} scores {right.value}"

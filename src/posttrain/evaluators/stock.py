@@ -1,0 +1,96 @@
+"""The evaluators that ship, by name. Each is imported when it is used, so that extras stay optional."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from posttrain.core.errors import PluginError, UsageError, boundary
+from posttrain.core.evaluation import Evaluator, ScoringJob
+from posttrain.core.scores import Evaluation, Item, Output
+from posttrain.evaluators.aggregate import Judgement, evaluation
+from posttrain.infra.digests import digest_tree, digest_value
+
+_JUDGES = {
+    "choice": "posttrain.evaluators.choice:ChoiceJudge",
+    "numeric": "posttrain.evaluators.numeric:NumericJudge",
+    "exact": "posttrain.evaluators.exact:ExactJudge",
+    "by_kind": "posttrain.evaluators.by_kind:KindJudge",
+}
+"""Evaluators that look at one text at a time: class taking the task's settings."""
+
+
+class Judge(Protocol):
+    """Judges one text at a time. A text that gives no answer is wrong; only a broken row raises."""
+
+    constant: str | None
+    """The field of the gold answer, if one answer given to all items makes sense as a guess."""
+
+    def judge(self, item: Item, output: Output) -> Judgement: ...
+
+    def gold(self, item: Item) -> str: ...
+
+
+class JudgedEvaluator:
+    """An evaluator made of a judge: every text judged on its own, then one score."""
+
+    def __init__(self, judge: Judge, job: ScoringJob) -> None:
+        self._judge = judge
+        self._job = job
+
+    def evaluate(self, items: Sequence[Item], outputs: Sequence[Output]) -> Evaluation:
+        samples = self._job.samples
+        judgements = [
+            self._judge.judge(items[index // samples], output) for index, output in enumerate(outputs)
+        ]
+        return evaluation(
+            items,
+            outputs,
+            judgements,
+            metric=self._job.metric,
+            macro=self._job.macro,
+            constant=self._judge.constant,
+        )
+
+    def gold(self, item: Item) -> str:
+        return self._judge.gold(item)
+
+
+def names() -> tuple[str, ...]:
+    """The stock evaluators."""
+    return tuple(sorted(_JUDGES))
+
+
+def make_judge(name: str, settings: Mapping[str, Any]) -> Judge:
+    """The judge of that name; UsageError for an unknown one, PluginError for settings it does not know."""
+    factory: Callable[[Mapping[str, Any]], Judge] = _load(_JUDGES, name)
+    try:
+        return factory(settings)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        field = ".".join(str(part) for part in fault["loc"])
+        raise PluginError(f"evaluator_settings.{field}: {fault['msg']}") from error
+
+
+def make_evaluator(job: ScoringJob) -> Evaluator:
+    """The evaluator that a job names."""
+    with boundary(PluginError, f"evaluator {job.evaluator}"):
+        return JudgedEvaluator(make_judge(job.evaluator, job.settings), job)
+
+
+def evaluator_digest(evaluator: str, folder: Path) -> str:
+    """Digest of the code that scores: ours, and the task folder's where it brings an eval.py."""
+    ours = digest_tree(Path(__file__).parent)
+    own = digest_tree(folder) if (folder / "eval.py").is_file() else None
+    return digest_value({"evaluator": evaluator, "ours": ours, "own": own})
+
+
+def _load(table: Mapping[str, str], name: str) -> Any:
+    if name not in table:
+        raise UsageError(f"evaluator: no evaluator {name!r}. Known: {', '.join(names())}")
+    module, _, attribute = table[name].partition(":")
+    return getattr(importlib.import_module(module), attribute)
