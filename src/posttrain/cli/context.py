@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from functools import cached_property
+import sys
 from pathlib import Path
 
 from posttrain.agents import registry as agent_registry
@@ -15,59 +14,53 @@ from posttrain.core.errors import UsageError
 from posttrain.core.paths import LabPaths, RunPaths
 from posttrain.infra.models import Sources
 from posttrain.infra.settings import Settings, read_settings
+from posttrain.runs.lab import Lab
 
 
-@dataclass(frozen=True)
-class World:
-    """Everything that the environment decides."""
+def open_lab(*, writable: bool = False) -> Lab:
+    """The lab that the environment describes. Creates nothing.
 
-    settings: Settings
-    lab: LabPaths
-
-    @cached_property
-    def tasks(self) -> TaskRegistry:
-        roots = (task_registry.BUILT_IN, self.lab.benchmarks, *self.settings.benchmarks)
-        return TaskRegistry(roots, smith_root=self.settings.smith)
-
-    @cached_property
-    def agents(self) -> AgentRegistry:
-        return AgentRegistry((agent_registry.BUILT_IN, self.lab.agents, *self.settings.agents))
-
-    @cached_property
-    def sources(self) -> Sources:
-        return Sources(adopted=self.settings.adopted, data=self.settings.data, environment=dict(os.environ))
-
-    def run(self, run_id: str) -> RunPaths:
-        """The folder of a run by its id, or by its path; UsageError if there is none."""
-        if "/" in run_id:
-            folder = Path(run_id).resolve()
-            if folder.is_relative_to(self.lab.runs.resolve()) and (folder / "request.json").is_file():
-                return RunPaths(folder)
-        elif run_id not in {"", ".", ".."} and not set(run_id) & set("*?["):
-            found = self.lab.find_run(run_id)
-            if found is not None:
-                return found
-        raise UsageError(f"RUN: no run {run_id!r} in {self.lab.home} (see posttrain list runs)")
-
-
-def world() -> World:
-    """The world as the environment describes it. Creates nothing."""
+    UsageError if a variable cannot be read or the home is no folder; with `writable` also if nothing can
+    be kept in it.
+    """
     settings = read_settings()
-    home = settings.home
-    if home.exists() and not home.is_dir():
-        raise UsageError(f"POSTTRAIN_HOME: {home} is not a folder")
-    return World(settings, LabPaths(home))
+    paths = LabPaths(settings.home)
+    _check_home(paths.home, writable=writable)
+    host = dict(os.environ)
+    return Lab(
+        paths=paths,
+        tasks=_tasks(settings, paths),
+        agents=AgentRegistry((agent_registry.BUILT_IN, paths.agents, *settings.agents)),
+        sources=Sources(adopted=settings.adopted, data=settings.data, environment=host),
+        offline=settings.hub_offline,
+        host_env=host,
+        python=Path(sys.executable),
+        launch_folder=Path.cwd(),
+    )
 
 
-def writable_world() -> World:
-    """As `world`, for commands that keep something in the lab home; UsageError if they could not."""
-    made = world()
-    nearest = made.lab.home
-    while not nearest.exists():
-        nearest = nearest.parent
+def _tasks(settings: Settings, paths: LabPaths) -> TaskRegistry:
+    roots = (task_registry.BUILT_IN, paths.benchmarks, *settings.benchmarks)
+    return TaskRegistry(roots, smith_root=settings.smith)
+
+
+def _check_home(home: Path, *, writable: bool) -> None:
+    nearest = next(folder for folder in (home, *home.parents) if folder.exists())
+    if not nearest.is_dir():
+        raise UsageError(f"POSTTRAIN_HOME: {nearest} is not a folder")
     # access, not a trial file: a later refusal of the same command must leave nothing behind
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise UsageError(
-            f"POSTTRAIN_HOME: {made.lab.home} cannot be written to; set POSTTRAIN_HOME to a folder of yours"
-        )
-    return made
+    if writable and not os.access(nearest, os.W_OK | os.X_OK):
+        raise UsageError(f"POSTTRAIN_HOME: {home} cannot be written to; set it to a folder of yours")
+
+
+def find_run(lab: LabPaths, run: str) -> RunPaths:
+    """The folder of a run by its id, or by its path; UsageError if there is none."""
+    if "/" in run:
+        folder = Path(run).resolve()
+        if folder.is_relative_to(lab.runs.resolve()) and (folder / "request.json").is_file():
+            return RunPaths(folder)
+    elif run not in {"", ".", ".."} and not set(run) & set("*?["):
+        found = lab.find_run(run)
+        if found is not None:
+            return found
+    raise UsageError(f"RUN: no run {run!r} in {lab.home} (see posttrain list runs)")

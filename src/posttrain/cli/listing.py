@@ -8,11 +8,12 @@ from typing import Annotated, Literal
 import typer
 from pydantic import ValidationError
 
-from posttrain.cli.context import World, world
+from posttrain.cli.context import open_lab
 from posttrain.cli.output import gain, points, print_json, print_table, printable
 from posttrain.core.errors import PosttrainError
 from posttrain.core.paths import RunPaths
 from posttrain.core.runs import RunRecord, RunRequest, Status
+from posttrain.runs.lab import Lab
 
 
 def list_(
@@ -21,7 +22,7 @@ def list_(
 ) -> None:
     """List tasks, agents, models or runs."""
     lister = {"tasks": _tasks, "agents": _agents, "models": _models, "runs": _runs}[what]
-    columns, rows = lister(world())
+    columns, rows = lister(open_lab())
     if as_json:
         print_json(rows)
         return
@@ -47,7 +48,7 @@ def _cell(value: object) -> str:
     return printable(" ".join(str(value).split()))
 
 
-def _tasks(here: World) -> _Listed:
+def _tasks(here: Lab) -> _Listed:
     rows: list[dict[str, object]] = []
     broken = here.tasks.broken()
     for name in here.tasks.names():
@@ -65,7 +66,7 @@ def _tasks(here: World) -> _Listed:
     return _columns(("task", "variants", "evaluator", "title"), rows)
 
 
-def _agents(here: World) -> _Listed:
+def _agents(here: Lab) -> _Listed:
     rows: list[dict[str, object]] = []
     for name in here.agents.names():
         spec = here.agents.load(name)
@@ -93,7 +94,7 @@ def _agents(here: World) -> _Listed:
     return _columns(("agent", "network", "control", "description"), rows)
 
 
-def _models(here: World) -> _Listed:
+def _models(here: Lab) -> _Listed:
     from posttrain.infra.models import list_models
 
     rows: list[dict[str, object]] = [
@@ -103,7 +104,7 @@ def _models(here: World) -> _Listed:
             "source": model.source,
             "folder": str(model.folder) if model.folder else "not fetched yet",
         }
-        for model in list_models(here.lab)
+        for model in list_models(here.paths)
     ]
     return ("model", "MB", "source", "folder"), rows
 
@@ -126,8 +127,8 @@ class RunLine:
     improvement: str
 
 
-def _runs(here: World) -> _Listed:
-    lines = [run_line(RunPaths(path.parent)) for path in here.lab.runs.glob("*/*/request.json")]
+def _runs(here: Lab) -> _Listed:
+    lines = [run_line(RunPaths(path.parent)) for path in here.paths.runs.glob("*/*/request.json")]
     rows: list[dict[str, object]] = [asdict(line) for line in sorted(lines, key=lambda line: line.run)]
     return ("run", "status", "task", "agent", "model", "score", "improvement"), rows
 

@@ -9,7 +9,7 @@ from typing import Annotated, BinaryIO, Literal
 
 import typer
 
-from posttrain.cli.context import world
+from posttrain.cli.context import find_run, open_lab
 from posttrain.cli.output import printable
 from posttrain.core.errors import UsageError
 from posttrain.core.paths import RunPaths
@@ -24,7 +24,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is over.")] = False,
 ) -> None:
     """Print or follow the logs of a run."""
-    paths = world().run(run)
+    paths = find_run(open_lab().paths, run)
     path = {"agent": paths.agent_log, "run": paths.run_log, "grading": paths.server_log}[which]
     if not path.exists() and not (follow and not paths.record.exists()):
         raise UsageError(f"--which: run {paths.run_id} has no {path.name}")

@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from posttrain.cli.context import World, world
+from posttrain.cli.context import open_lab
 from posttrain.cli.output import gain, points, print_json, print_table, warn
 from posttrain.core.errors import PosttrainError
 from posttrain.core.runs import RunRequest
 from posttrain.infra.durations import format_duration
 from posttrain.reports.comparison import Group, best_controls, control_for, groups, lift, setting
 from posttrain.reports.results import ResultRow, read_results
+from posttrain.runs.lab import Lab
 
 
 def results(
@@ -28,8 +29,8 @@ def results(
     An improvement is the paired difference to the baseline on the same items, with its 95 % interval. The
     lift compares it with the best control agent of the same task, model, budget and protocol.
     """
-    here = world()
-    found = read_results(here.lab.results_csv)
+    here = open_lab()
+    found = read_results(here.paths.results_csv)
     for fault in found.faults:
         warn(fault)
     budgets = _budgets(here)
@@ -52,10 +53,10 @@ def results(
         _print_runs(chosen, found.rows, controls=controls, budgets=budgets, as_json=as_json)
 
 
-def _budgets(here: World) -> dict[str, float]:
+def _budgets(here: Lab) -> dict[str, float]:
     """The time budget of every run whose request is still there."""
     found: dict[str, float] = {}
-    for path in here.lab.runs.glob("*/*/request.json"):
+    for path in here.paths.runs.glob("*/*/request.json"):
         try:
             found[path.parent.name] = RunRequest.model_validate_json(path.read_bytes()).timeout_s
         except (OSError, ValidationError):
@@ -63,7 +64,7 @@ def _budgets(here: World) -> dict[str, float]:
     return found
 
 
-def _controls(here: World) -> set[str]:
+def _controls(here: Lab) -> set[str]:
     """Agents that call themselves a control arm."""
     found = set()
     for name in here.agents.names():

@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
-from posttrain.cli.context import world
+from posttrain.cli.context import find_run, open_lab
 from posttrain.cli.output import gain, points, print_json, print_table, printable
 from posttrain.core.errors import LedgerError, PosttrainError
 from posttrain.core.grading import Grade
@@ -44,7 +44,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
     """Show one run: what was asked, what happened, every submission."""
-    shown = read_run(world().run(run))
+    shown = read_run(find_run(open_lab().paths, run))
     if as_json:
         print_json(as_data(shown))
     else:

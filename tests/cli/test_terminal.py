@@ -1,0 +1,59 @@
+"""Progress without a terminal: few plain lines; with one: a bar."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from posttrain.cli.terminal import Console
+
+SCRIPT = """
+import time
+from posttrain.cli.terminal import Console
+with Console().progress("grading val") as report:
+    for done in range(0, 41, 10):
+        report(done, 40)
+        time.sleep(0.15)
+"""
+
+
+def test_without_a_terminal_there_are_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with Console().progress("grading val") as report:
+        for done in range(101):
+            report(done, 100)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("grading val: 100 of 100 in ")
+    assert lines[0].endswith(" items/s")
+
+
+def test_beside_json_nothing_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(beside_json=True)
+    console.say("hello \x1b[2J")
+    with console.progress("grading") as report:
+        report(1, 1)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("hello \N{REPLACEMENT CHARACTER}[2J\ngrading: 1 of 1")
+
+
+def test_a_terminal_gets_a_bar_with_a_rate() -> None:
+    leader, follower = pty.openpty()
+    child = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], stdout=follower, env={**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    )
+    os.close(follower)
+    shown = b""
+    try:
+        while block := os.read(leader, 65536):
+            shown += block
+    except OSError:  # the kernel's end of file of a terminal
+        pass
+    os.close(leader)
+    assert child.wait(timeout=20) == 0
+    assert b"40/40" in shown
+    assert b"items/s" in shown
