@@ -1,6 +1,6 @@
 """Where the rows of a task come from: local folders first, then the hub.
 
-A task's `data.py` gets a `DataSource` and never learns which road its rows took. Values come as they
+A task's `data.py` asks for them by the hub's names and never learns which road they took. Values come as they
 stand in the file; the task decides what they mean.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from posttrain.core.errors import InfrastructureError, UsageError
 from posttrain.core.paths import LabPaths
@@ -23,7 +23,7 @@ from posttrain.infra import hub
 from posttrain.infra.fetching import Progress
 from posttrain.infra.files import write_json
 from posttrain.infra.locks import held
-from posttrain.infra.models import Sources
+from posttrain.infra.sources import Sources
 
 Row = dict[str, Any]
 
@@ -31,22 +31,6 @@ _ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".csv")
 _WHOLE_SET = {None, "main", "default"}
 """Names of a data set's only configuration; local folders do not show them."""
 _PART = re.compile(r"[A-Za-z0-9_][\w.-]{0,127}", re.ASCII)
-
-
-class DataSource(Protocol):
-    """What `prepare(target, *, source)` of a task may ask for."""
-
-    def rows(self, dataset: str, config: str | None, split: str) -> Iterator[Row]:
-        """The rows of one split, in the source's order. UsageError if it is nowhere or not readable."""
-        ...
-
-    def file(self, name: str, *, dataset: str | None = None) -> Path:
-        """A file of the task's local folder, else of the hub data set `dataset`; UsageError if nowhere."""
-        ...
-
-    def find(self, name: str) -> Path | None:
-        """A file of the task's local folder, or None."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -70,40 +54,45 @@ class TaskSource:
         return (*self.sources.data, *(folder / "datasets" for folder in self.sources.adopted))
 
     def rows(self, dataset: str, config: str | None, split: str) -> Iterator[Row]:
-        """As DataSource says. A local file wins over the hub even if it is damaged: it is named then."""
+        """The rows of one split, in the source's order.
+
+        UsageError names the exact path to fill if they are nowhere. A local file wins over the hub even
+        if it is damaged: it is named then.
+        """
         _check_names(dataset, config, split)
         path = self._local_split(dataset, config, split) or self._hub_split(dataset, config, split)
         return read_rows(path)
 
-    def find(self, name: str) -> Path | None:
-        """As DataSource says."""
-        _check_names(*name.split("/"))
-        paths = (root / self.task / name for root in self.roots)
-        return next((path for path in paths if path.is_file()), None)
-
-    def file(self, name: str, *, dataset: str | None = None) -> Path:
-        """As DataSource says."""
-        if found := self.find(name):
+    def file(self, dataset: str, name: str) -> Path:
+        """A local copy of one file of a data set's repository; sub-folders may be left out locally."""
+        _check_names(dataset, name)
+        short = name.rsplit("/", 1)[-1]
+        looked = [
+            root / folder / file
+            for root in self.roots
+            for folder in self._folders(dataset)
+            for file in dict.fromkeys((name, short))
+        ]
+        if found := next((path for path in looked if path.is_file()), None):
             return found
-        looked = [root / self.task / name for root in self.roots]
-        if dataset is None:
-            raise _nowhere(f"task {self.task}: {name}", looked, "")
-        _check_names(dataset)
         target = self.lab.hub_rows / dataset / "files" / name
         if target.is_file():
             return target
         if self.offline:
-            raise _nowhere(f"data set {dataset}: {name}", [*looked, target], "the lab is offline")
+            raise _nowhere(f"data set {dataset}: {name}", [*looked, target])
         return self._fetch(hub.FileJob(dataset=dataset, name=name, target=str(target)), target)
+
+    def _folders(self, dataset: str) -> list[str]:
+        """Where a root may keep a data set, most telling name first."""
+        return list(dict.fromkeys((self.task, dataset.rsplit("/", 1)[-1], dataset)))
 
     def _local_split(self, dataset: str, config: str | None, split: str) -> Path | None:
         return next((path for path in self._candidates(dataset, config, split) if path.is_file()), None)
 
     def _candidates(self, dataset: str, config: str | None, split: str) -> Iterator[Path]:
         stems = [split] if config in _WHOLE_SET else [f"{config}/{split}", f"{config}-{split}", f"{config}"]
-        folders = dict.fromkeys((self.task, dataset.rsplit("/", 1)[-1], dataset))
         for root in self.roots:
-            for folder in folders:
+            for folder in self._folders(dataset):
                 for stem in stems:
                     for ending in _ENDINGS:
                         yield root / folder / f"{stem}{ending}"
@@ -114,7 +103,7 @@ class TaskSource:
             return target
         if self.offline:
             first = list(self._candidates(dataset, config, split))[:: len(_ENDINGS)]
-            raise _nowhere(f"data set {dataset} ({split})", [*first, target], "the lab is offline")
+            raise _nowhere(f"data set {dataset} ({split})", [*first, target])
         return self._fetch(
             hub.RowsJob(dataset=dataset, config=config, split=split, target=str(target)), target
         )
@@ -200,7 +189,6 @@ def _check_names(*names: str | None) -> None:
                 raise UsageError(f"data: {name!r} is not a name")
 
 
-def _nowhere(what: str, looked: list[Path], why: str) -> UsageError:
-    places = ", ".join(str(path) for path in dict.fromkeys(looked)) or "no folder (POSTTRAIN_DATA is not set)"
-    reason = f" and {why}" if why else ""
-    return UsageError(f"{what}: not found{reason}; put it into one of: {places} (or set POSTTRAIN_DATA)")
+def _nowhere(what: str, looked: list[Path]) -> UsageError:
+    places = ", ".join(str(path) for path in looked)
+    return UsageError(f"{what}: not found, and the lab is offline; put it at one of: {places}")

@@ -113,13 +113,13 @@ def run_worker(
 
 
 def run_tool(argv: Sequence[str], *, environment: Mapping[str, str], log: Path) -> None:
-    """Run a command to its end; UsageError with its last line of output if it fails."""
+    """Run a command to its end; InfrastructureError with its last line of output if it fails."""
     command = Command(argv=argv, cwd=log.parent, env=environment, stdout=log, stderr="stdout")
     with Spawner() as spawner, spawner.spawn(command, name=Path(argv[0]).name) as child:
         code = child.wait()
     if code != 0:
         lines = _tail(log).strip().splitlines() or ["it said nothing"]
-        raise UsageError(f"{' '.join(argv[1:4])} failed: {lines[-1].strip()} (more in {log})")
+        raise InfrastructureError(f"{' '.join(argv[1:4])} failed: {lines[-1].strip()}")
 
 
 def serve(handle: Callable[[bytes, Progress], Frozen]) -> None:

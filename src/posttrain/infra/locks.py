@@ -13,7 +13,10 @@ _POLL_S = 0.2
 
 @contextmanager
 def held(path: Path, what: str, progress: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock file at `path`; the kernel frees it when the process ends, however it ends."""
+    """Hold the lock file at `path`; the kernel frees it when the process ends, however it ends.
+
+    After a failure the file is removed: wrong use leaves nothing behind.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path)
     try:
@@ -23,5 +26,8 @@ def held(path: Path, what: str, progress: Callable[[str], None]) -> Iterator[Non
         lock.acquire(poll_interval=_POLL_S)
     try:
         yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
     finally:
         lock.release()
