@@ -145,7 +145,12 @@ class Finder:
         self.place.mkdir(parents=True, exist_ok=True)
         return self._finish(folder, f"folder {folder}", location=str(folder))
 
-| None,
+    def _finish(
+        self,
+        folder: Path,
+        source: str,
+        *,
+        location: str | None,
         revision: str | None = None,
         converted: Converted | None = None,
         manifest_path: Path | None = None,
