@@ -109,7 +109,7 @@ def run_worker(
                 return reply.result
             else:
                 raise (UsageError if reply.usage else InfrastructureError)(reply.error)
-    raise InfrastructureError(f"{module} died; the end of {log}:\n{_tail(log)}")
+    raise InfrastructureError(f"{module} died: {_last_line(log)}")
 
 
 def run_tool(argv: Sequence[str], *, environment: Mapping[str, str], log: Path) -> None:
@@ -118,8 +118,7 @@ def run_tool(argv: Sequence[str], *, environment: Mapping[str, str], log: Path) 
     with Spawner() as spawner, spawner.spawn(command, name=Path(argv[0]).name) as child:
         code = child.wait()
     if code != 0:
-        lines = _tail(log).strip().splitlines() or ["it said nothing"]
-        raise InfrastructureError(f"{' '.join(argv[1:4])} failed: {lines[-1].strip()}")
+        raise InfrastructureError(f"{' '.join(argv[1:4])} failed: {_last_line(log)}")
 
 
 def serve(handle: Callable[[bytes, Progress], Frozen]) -> None:
@@ -148,8 +147,6 @@ def _parse(line: bytes, module: str) -> FetchProgress | FetchDone | FetchFailed:
         raise InfrastructureError(f"{module} answered nonsense: {line[:200]!r}") from error
 
 
-def _tail(log: Path) -> str:
-    try:
-        return log.read_bytes()[-_TAIL:].decode("utf-8", "replace")
-    except OSError:
-        return ""
+def _last_line(log: Path) -> str:
+    lines = log.read_bytes()[-_TAIL:].decode("utf-8", "replace").strip().splitlines() if log.is_file() else []
+    return lines[-1].strip() if lines else "it said nothing"

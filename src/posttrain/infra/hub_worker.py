@@ -17,7 +17,7 @@ from posttrain.core.frozen import Frozen
 from posttrain.infra.fetching import Progress, serve
 from posttrain.infra.files import write_jsonl
 from posttrain.infra.hub import Fetched, FileJob, RowsJob, SnapshotJob
-from posttrain.infra.model_folder import INDEX, choose_weights, is_carried
+from posttrain.infra.model_folder import INDEX, WEIGHTS, choose_weights, is_carried
 
 _JOB: TypeAdapter[SnapshotJob | RowsJob | FileJob] = TypeAdapter(
     Annotated[SnapshotJob | RowsJob | FileJob, Field(discriminator="kind")]
@@ -79,7 +79,7 @@ def fetch_file(job: FileJob, progress: Progress) -> Fetched:
 def _choose(job: SnapshotJob, sha: str, names: list[str], target: Path, api: Any) -> list[str]:
     """The files to bring; UsageError for a repository without safetensors."""
     index = None
-    if INDEX in names:
+    if INDEX in names and WEIGHTS not in names:
         index = Path(api.hf_hub_download(job.repo, INDEX, revision=sha, local_dir=target)).read_bytes()
     weights = choose_weights(names, index)
     if not weights:
@@ -91,11 +91,14 @@ def _choose(job: SnapshotJob, sha: str, names: list[str], target: Path, api: Any
         )
     if missing := [name for name in weights if name not in names]:
         raise UsageError(f"model {job.repo}: its index names {missing[0]}, which is not there")
-    return sorted({name for name in names if is_carried(name)} | set(weights))
+    carried = {name for name in names if is_carried(name) and (name != INDEX or index is not None)}
+    return sorted(carried | set(weights))
 
 
 def _check(path: Path, listed: Any) -> None:
     """Compare with the hub's size and hash: sha256 of large files, git's blob hash of small ones."""
+    if not path.is_file():  # the client returns quietly when a connection breaks half-way
+        raise InfrastructureError(f"{path.name}: did not arrive; try again")
     size = path.stat().st_size
     with path.open("rb") as file:
         if listed.lfs is not None:

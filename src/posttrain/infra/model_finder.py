@@ -96,13 +96,17 @@ class Finder:
         """
         try:
             return self._record()
-        except UsageError:
-            shutil.rmtree(self.incoming, ignore_errors=True)
+        except BaseException as error:
+            if isinstance(error, UsageError) or not self._resumable():
+                shutil.rmtree(self.incoming, ignore_errors=True)
             raise
         finally:
             for folder in (self.place, self.place.parent):
                 with suppress(OSError):  # not there, or not empty
                     folder.rmdir()
+
+    def _resumable(self) -> bool:
+        return any(path.is_file() and path.suffix != ".log" for path in self.incoming.rglob("*"))
 
     def _record(self) -> Model:
         if isinstance(self.ref, FolderRef):
@@ -204,7 +208,7 @@ class Finder:
             progress=self.progress,
         )
         size = gguf.stat().st_size / 1e6
-        self.progress(f"weights of {ref} are here: {size:,.1f} MB, sha256 right, {_since(started)}")
+        self.progress(f"weights of {ref} are here: {size:,.1f} MB, sha256 checked, {_since(started)}")
         converted = self._convert(gguf, folder / "files", environment)
         return self._arrive(folder / "files", str(ref), revision=ref.version, converted=converted)
 

@@ -19,12 +19,12 @@ from typing import Any, Literal
 Dtype = Literal["BF16", "F16", "F32"]
 
 HIDDEN = 96
-_HEADS, _KV_HEADS, _HEAD_SIZE = 6, 2, 16
-_MIDDLE = 192
-_LAYERS = 2
+HEADS, KV_HEADS, HEAD_SIZE = 6, 2, 16
+MIDDLE = 192
+LAYERS = 2
 _DTYPE_NAMES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
-_SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-VOCABULARY = 256 + len(_SPECIALS)
+SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+VOCABULARY = 256 + len(SPECIALS)
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
@@ -168,18 +168,18 @@ def _random_tensors(seed: int, *, tied: bool) -> dict[str, Tensor]:
 
     ones = Tensor((HIDDEN,), [1.0] * HIDDEN)
     tensors = {"model.embed_tokens.weight": matrix(VOCABULARY, HIDDEN)}
-    for layer in range(_LAYERS):
+    for layer in range(LAYERS):
         prefix = f"model.layers.{layer}."
         tensors |= {
             f"{prefix}input_layernorm.weight": ones,
-            f"{prefix}self_attn.q_proj.weight": matrix(_HEADS * _HEAD_SIZE, HIDDEN),
-            f"{prefix}self_attn.k_proj.weight": matrix(_KV_HEADS * _HEAD_SIZE, HIDDEN),
-            f"{prefix}self_attn.v_proj.weight": matrix(_KV_HEADS * _HEAD_SIZE, HIDDEN),
-            f"{prefix}self_attn.o_proj.weight": matrix(HIDDEN, _HEADS * _HEAD_SIZE),
+            f"{prefix}self_attn.q_proj.weight": matrix(HEADS * HEAD_SIZE, HIDDEN),
+            f"{prefix}self_attn.k_proj.weight": matrix(KV_HEADS * HEAD_SIZE, HIDDEN),
+            f"{prefix}self_attn.v_proj.weight": matrix(KV_HEADS * HEAD_SIZE, HIDDEN),
+            f"{prefix}self_attn.o_proj.weight": matrix(HIDDEN, HEADS * HEAD_SIZE),
             f"{prefix}post_attention_layernorm.weight": ones,
-            f"{prefix}mlp.gate_proj.weight": matrix(_MIDDLE, HIDDEN),
-            f"{prefix}mlp.up_proj.weight": matrix(_MIDDLE, HIDDEN),
-            f"{prefix}mlp.down_proj.weight": matrix(HIDDEN, _MIDDLE),
+            f"{prefix}mlp.gate_proj.weight": matrix(MIDDLE, HIDDEN),
+            f"{prefix}mlp.up_proj.weight": matrix(MIDDLE, HIDDEN),
+            f"{prefix}mlp.down_proj.weight": matrix(HIDDEN, MIDDLE),
         }
     tensors["model.norm.weight"] = ones
     if not tied:
@@ -194,11 +194,11 @@ def _write_config(folder: Path, *, dtype: Dtype, tied: bool) -> None:
         "model_type": "llama",
         "dtype": _DTYPE_NAMES[dtype],
         "hidden_size": HIDDEN,
-        "intermediate_size": _MIDDLE,
-        "num_hidden_layers": _LAYERS,
-        "num_attention_heads": _HEADS,
-        "num_key_value_heads": _KV_HEADS,
-        "head_dim": _HEAD_SIZE,
+        "intermediate_size": MIDDLE,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD_SIZE,
         "hidden_act": "silu",
         "max_position_embeddings": 512,
         "rms_norm_eps": 1e-05,
@@ -216,20 +216,20 @@ def _write_config(folder: Path, *, dtype: Dtype, tied: bool) -> None:
 def _write_tokenizer(folder: Path, *, chat_template: bool) -> None:
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    vocabulary = {token: number for number, token in enumerate((*_SPECIALS, *_byte_letters()))}
+    vocabulary = {token: number for number, token in enumerate((*SPECIALS, *byte_letters()))}
     tokenizer = {
         "version": "1.0",
-        "added_tokens": [{"id": i, "content": text, **flags} for i, text in enumerate(_SPECIALS)],
+        "added_tokens": [{"id": i, "content": text, **flags} for i, text in enumerate(SPECIALS)],
         "pre_tokenizer": level,
         "decoder": level,
         "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
     }
     settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": _SPECIALS[1],
-        "eos_token": _SPECIALS[2],
-        "pad_token": _SPECIALS[2],
-        "unk_token": _SPECIALS[0],
+        "bos_token": SPECIALS[1],
+        "eos_token": SPECIALS[2],
+        "pad_token": SPECIALS[2],
+        "unk_token": SPECIALS[0],
         "model_max_length": 512,
     }
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False), "utf-8")
@@ -238,7 +238,7 @@ def _write_tokenizer(folder: Path, *, chat_template: bool) -> None:
         (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, "utf-8")
 
 
-def _byte_letters() -> list[str]:
+def byte_letters() -> list[str]:
     """The printable character that byte-level tokenizers write for each byte, in GPT-2's order."""
     printable = [
         *range(ord("!"), ord("~") + 1),
