@@ -64,7 +64,7 @@ install_torch() {
 
 torch_version() { "$VENV/bin/python" -c 'from importlib.metadata import version; print(version("torch"))'; }
 
-pip_install() { "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+pip_install() { "$VENV/bin/python" -m pip install -qq --disable-pip-version-check "$@"; }
 
 make_environment
 case ",$EXTRAS," in
