@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from posttrain.core.engine import BaseFacts, Prompt, PromptSettings, Turn
+from posttrain.core.engine import Prompt, PromptSettings, Turn
 from posttrain.core.errors import PluginError
 from posttrain.core.scores import Item
 from posttrain.core.specs import TaskSpec
@@ -18,11 +18,13 @@ EXEMPLARS = "exemplars*.yaml"
 """Files of this name hold worked examples; their rows are never held out, whatever the variant."""
 
 
-def prompt_settings(spec: TaskSpec, facts: BaseFacts, *, frozen_date: str | None = None) -> PromptSettings:
+def prompt_settings(
+    spec: TaskSpec, *, has_chat_template: bool, frozen_date: str | None = None
+) -> PromptSettings:
     """The prompt of a task for one base, with nothing left open: `auto` is resolved, exemplars are turns."""
     style = spec.prompt.style
     if style == "auto":
-        style = "chat" if facts.has_chat_template else "plain"
+        style = "chat" if has_chat_template else "plain"
     return PromptSettings(
         style=style,
         template=spec.prompt.template,
