@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.infra.processes import Command, Spawner, why_no_namespace
+from posttrain.infra.levels import Levels, probe_levels
+from posttrain.infra.processes import Command, Spawner
 
 PATH = os.environ["PATH"]
 HOSTILE = Path(__file__).parent / "hostile"
@@ -51,14 +52,15 @@ def mark() -> Mark:
 
 
 @pytest.fixture(scope="session")
-def namespace_refusal() -> str | None:
-    return why_no_namespace()
+def levels() -> Levels:
+    with Spawner() as spawner:
+        return probe_levels(spawner)
 
 
 @pytest.fixture(params=["namespace", "best-effort"])
-def spawner(request: pytest.FixtureRequest, namespace_refusal: str | None) -> Iterator[Spawner]:
-    if request.param == "namespace" and namespace_refusal:
-        pytest.skip(namespace_refusal)
+def spawner(request: pytest.FixtureRequest, levels: Levels) -> Iterator[Spawner]:
+    if request.param == "namespace" and levels.kill_mode != "namespace":
+        pytest.skip("no namespace to be had")
     with Spawner(kill_mode=request.param) as spawner:
         yield spawner
 

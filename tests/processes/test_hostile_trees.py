@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.infra.levels import Levels
 from posttrain.infra.processes import Spawner
 
 from .conftest import HOSTILE, Commands, Mark
@@ -47,14 +48,16 @@ def test_a_leader_that_is_killed_takes_its_tree_along(
     assert mark.survivors() == []
 
 
-@pytest.mark.parametrize("mode", ["namespace", "best-effort"])
+@pytest.mark.parametrize("mode", ["namespace", "best-effort", "view"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_kill_9_of_the_harness_leaves_nothing(
-    commands: Commands, mark: Mark, namespace_refusal: str | None, mode: str, kind: str
+    commands: Commands, mark: Mark, levels: Levels, mode: str, kind: str
 ) -> None:
     needs(kind)
-    if mode == "namespace" and namespace_refusal:
-        pytest.skip(namespace_refusal)
+    if mode == "view" and levels.why_no_bwrap:
+        pytest.skip(levels.why_no_bwrap)
+    if mode == "namespace" and levels.kill_mode != "namespace":
+        pytest.skip("no namespace to be had")
     script = Path(__file__).with_name("harness.py")
     harness = subprocess.Popen(
         [sys.executable, str(script), mode, str(commands.folder), kind],

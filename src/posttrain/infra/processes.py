@@ -16,12 +16,12 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Literal, Self, TypeVar
@@ -390,6 +390,7 @@ def _open_log(path: Path) -> int:
 
 
 def _specification(command: Command, stdio: _Stdio) -> dict[str, Any]:
+    relay = command.view.relay
     return {
         "argv": list(command.argv),
         "cwd": str(command.cwd),
@@ -397,6 +398,8 @@ def _specification(command: Command, stdio: _Stdio) -> dict[str, Any]:
         "limits": (command.limits or Limits()).by_name(),
         "stdio": stdio.descriptors,
         "grace_s": LEFTOVER_GRACE_S,
+        "sealed": command.view.sealed,
+        "relay": relay and {"port": relay.port, "socket": str(relay.socket)},
     }
 
 
@@ -406,16 +409,14 @@ def _fork(view: View, *, mode: KillMode, stdio: _Stdio) -> _Launch:
     What the command's environment holds (LD_PRELOAD, PYTHONPATH) must not act before its view closes.
     """
     ours, theirs = socket.socketpair()
-    with theirs, tempfile.TemporaryFile() as options:
+    with theirs, ExitStack() as opened:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         argv = [_interpreter(), "-I", "-S", _SUPERVISOR, mode, str(theirs.fileno())]
         passed = {theirs.fileno(), *stdio.descriptors}
         if mode == "namespace":
-            # read from a file: command lines are visible to every user of the host
-            options.write("\0".join((*view.bwrap_options, *_NAMESPACE)).encode("utf-8", "surrogateescape"))
-            options.seek(0)
-            argv = [_bwrap() or "bwrap", "--args", str(options.fileno()), "--", *argv]
-            passed.add(options.fileno())
+            prefix, files = _namespace(view, opened)
+            argv = [*prefix, *argv]
+            passed |= files
         try:
             process = subprocess.Popen(
                 argv,
@@ -431,6 +432,26 @@ def _fork(view: View, *, mode: KillMode, stdio: _Stdio) -> _Launch:
             ours.close()
             raise InfrastructureError(f"cannot start {argv[0]}: {error.strerror}") from error
     return _Launch(process, ours, mode)
+
+
+def _namespace(view: View, opened: ExitStack) -> tuple[list[str], set[int]]:
+    """The command line before the supervisor's, and the descriptors that it reads."""
+
+    def file_with(content: bytes) -> int:
+        number = os.memfd_create("view")
+        opened.callback(os.close, number)
+        with os.fdopen(number, "wb", closefd=False) as file:
+            file.write(content)
+        os.lseek(number, 0, os.SEEK_SET)
+        return number
+
+    files = {name: file_with(content) for name, content in view.files.items()}
+    contents = [("--perms", "0444", "--ro-bind-data", str(number), name) for name, number in files.items()]
+    words = (*view.bwrap_options, *chain.from_iterable(contents), *_NAMESPACE)
+    # from a file: command lines are visible to every user of the host
+    options = file_with("\0".join(words).encode("utf-8", "surrogateescape"))
+    prefix = [_bwrap() or "bwrap", "--args", str(options), "--", *view.drop]
+    return prefix, {options, *files.values()}
 
 
 def why_no_namespace() -> str | None:

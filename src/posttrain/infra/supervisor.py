@@ -5,7 +5,8 @@ namespace in mode `namespace`, where the kernel shields it from every signal of 
 subreaper in mode `best-effort`. Over the socket FD it reads one specification and then orders, and
 reports events, one JSON object a line each:
 
-    harness → {"argv", "cwd", "env", "limits", "stdio", "grace_s"}, {"stop": true}, {"kill": true}
+    harness → {"argv", "cwd", "env", "limits", "stdio", "grace_s", "sealed", "relay"}, then
+              {"stop": true}, {"kill": true}
     supervisor → {"event": "ready"}, {"event": "started"} or {"event": "failed", "error"},
                  {"event": "exited", "code"} when the leader ended; end of file when nothing is left
 
@@ -16,6 +17,7 @@ as the harness sees it. The socket's end of file means that the harness died: ev
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import resource
@@ -25,11 +27,19 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+if TYPE_CHECKING:
+    from posttrain.infra.relay import Relay
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
+_KEYCTL = {"x86_64": 250, "aarch64": 219}
+_KEYCTL_JOIN_SESSION_KEYRING = 1
+_LANDLOCK_CREATE_RULESET = 444
+_LANDLOCK_RESTRICT_SELF = 446
+_LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET = 1
 _POLL_S = 0.02
 _LINE_LIMIT = 1 << 16
 
@@ -192,11 +202,16 @@ class Supervisor:
 
     def _start(self, spec: dict[str, Any]) -> bool:
         self._grace_s = float(spec["grace_s"])
+        if spec["sealed"]:
+            seal()
         try:
+            relay = listen(spec["relay"]) if spec["relay"] else None
             self._leader = start_leader(spec, self._channel)
         except StartError as error:
             self._channel.send(event="failed", error=str(error))
             return False
+        if relay is not None:
+            relay.start()  # only now: a process with threads must not fork
         self._channel.send(event="started")
         return True
 
@@ -236,6 +251,17 @@ class Supervisor:
 
 class StartError(Exception):
     """The leader could not become the command."""
+
+
+def listen(relay: dict[str, Any]) -> Relay:
+    """Take the port before the command can."""
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    program = importlib.import_module("relay")
+    try:
+        listening: Relay = program.Relay(port=relay["port"], target=relay["socket"])
+    except OSError as error:
+        raise StartError(f"cannot listen on 127.0.0.1:{relay['port']}: {error.strerror}") from error
+    return listening
 
 
 def start_leader(spec: dict[str, Any], channel: Channel) -> int:
@@ -297,6 +323,21 @@ def reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
+def seal() -> None:
+    """Leave behind the two things that namespaces share: the keyring, and abstract sockets (network `host`).
+
+    A kernel that lacks either has nothing that could be left; docs/design/processes.md names what remains.
+    """
+    libc = ctypes.CDLL(None)
+    if number := _KEYCTL.get(os.uname().machine):
+        libc.syscall(number, _KEYCTL_JOIN_SESSION_KEYRING, None, 0, 0, 0)
+    rules = (ctypes.c_uint64 * 3)(0, 0, _LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET)
+    ruleset = libc.syscall(_LANDLOCK_CREATE_RULESET, rules, ctypes.sizeof(rules), 0)
+    if ruleset >= 0:
+        libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0)
+        os.close(ruleset)
+
+
 def prctl(option: int, value: int) -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
         raise OSError(ctypes.get_errno(), f"prctl({option})")
@@ -308,7 +349,7 @@ def shielded(mode: str) -> Tree:
         signal.signal(signum, signal.SIG_IGN)
     prctl(_PR_SET_DUMPABLE, 0)  # not to be traced or read by processes of the same uid
     if mode == "namespace":
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of uid has cleared what bwrap set
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # cleared by a change of uid, though set by bwrap
         return NamespaceTree()
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     return DescendantTree()
