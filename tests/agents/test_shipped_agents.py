@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from posttrain.agents.registry import AgentRegistry
+from posttrain.core.engine import PinnedPrompt, PromptSettings
+from posttrain.core.specs import GenerationSettings
 from posttrain.testing.agents import copy_ancestor_agent, write_toy_agent
+from posttrain.testing.tiny import tiny_model
 
 HOST = {"PATH": "/usr/local/bin:/usr/bin:/bin", "OPENAI_API_KEY": "sk-1"}
 
@@ -78,4 +81,29 @@ def test_noop_hands_in_the_base_and_nothing_else(bench: Any) -> None:
     ended = bench.run(AgentRegistry().load("noop"))
     assert ended.returncode == 0, ended.stdout
     assert (bench.workspace / "output/base/config.json").read_text() == "{}"
-    assert [body["model_path"] for body in bench.server.submissions] == ["output/base"]
+    assert [body["model_path"] for body in bench.server.submissions] == [str(bench.workspace / "output/base")]
+
+
+def test_the_recipe_trains_hands_in_twice_and_ends_before_the_deadline(bench: Any) -> None:
+    pytest.importorskip("torch", reason="needs the extra 'train'")
+    tiny_model(bench.model)
+    rows = [{"question": f"{n} is", "answer": str(n % 2 == 0)} for n in range(64)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (bench.workspace / "data/train.jsonl").write_text(lines)
+    pinned = PinnedPrompt(
+        prompt=PromptSettings(style="chat", template="{question}", answer_template="{answer}"),
+        generation=GenerationSettings(),
+        stop_token_ids=(256,),
+    )
+    (bench.workspace / "prompt").mkdir()
+    (bench.workspace / "prompt/settings.json").write_text(pinned.model_dump_json())
+    agent = AgentRegistry().load("recipe")
+    fast = agent.model_copy(update={"env_vars": {**agent.env_vars, "EPOCHS": "2", "BATCH_SIZE": "8"}})
+    ended = bench.run(fast)
+    assert ended.returncode == 0, ended.stdout
+    assert [Path(body["model_path"]).name for body in bench.server.submissions] == ["v1", "v2"]
+    assert not any(body["wait"] for body in bench.server.submissions)
+    assert (bench.workspace / "output/v2/model.safetensors").is_file()
+    curve = [json.loads(line) for line in (bench.workspace / "code/curve.jsonl").read_text().splitlines()]
+    assert curve[-1]["loss"] < curve[0]["loss"]
+    assert "submission 2: graded" in ended.stdout
