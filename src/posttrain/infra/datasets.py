@@ -191,7 +191,7 @@ def _readable(path: Path) -> Iterator[None]:
 def _check_names(*names: str | None) -> None:
     """Names become parts of paths: nothing that leads out of the folder is let through."""
     for name in names:
-        for part in (name or "default").split("/"):
+        for part in ("default" if name is None else name).split("/"):
             if _PART.fullmatch(part) is None:
                 raise UsageError(f"data: {name!r} is not a name")
 

