@@ -203,7 +203,8 @@ def _procedural(
 
     def make() -> Cut:
         target = private_folder(scratch) / "drawing"
-        rows = run_data_py(spec, target=target, spawner=spawner, source=None, sizes=sizes, key=key)
+        run_data_py(spec, target=target, spawner=spawner, source=None, sizes=sizes, key=key)
+        rows = read_rows(target, spec.folder.name)
         shutil.rmtree(target)
         val, test = (
             make_items(round_robin(rows[name], spec.stratify), spec.stratify) for name in ("val", "test")

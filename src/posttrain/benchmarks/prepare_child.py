@@ -22,13 +22,14 @@ from posttrain.benchmarks.prepare_worker import (
 from posttrain.core.errors import PluginError, PosttrainError, UsageError
 from posttrain.core.frozen import Frozen
 from posttrain.core.specs import TaskSpec
-from posttrain.infra.files import read_jsonl, write_jsonl
+from posttrain.infra.files import write_jsonl
 from posttrain.infra.processes import Child, Command, Spawner
 
 if TYPE_CHECKING:
     from posttrain.benchmarks.prepare import DataSource
 
 _LOG = "data.log"
+_ASKED = ".asked-"
 _TAIL = 600
 
 
@@ -40,8 +41,8 @@ def run_data_py(
     source: DataSource | None,
     sizes: Mapping[str, int] | None = None,
     key: bytes = b"",
-) -> dict[str, list[dict[str, Any]]]:
-    """Run the task's data.py into the empty folder `target`; the rows of the files it wrote.
+) -> None:
+    """Run the task's data.py into the emptied folder `target`.
 
     PluginError with the end of its output if it fails; UsageError if rows it asks for cannot be had.
     """
@@ -66,9 +67,10 @@ def run_data_py(
         tail = log.read_bytes()[-_TAIL:].decode("utf-8", "replace").strip()
         raise PluginError(f"{spec.folder.name}/data.py: its process died: {tail or 'it said nothing'}")
     if isinstance(outcome, PrepareFailed):
-        raise PluginError(outcome.error)
+        raise (UsageError if outcome.usage else PluginError)(outcome.error)
     log.unlink(missing_ok=True)
-    return {Path(name).stem: list(read_jsonl(target / name)) for name in outcome.files}
+    for left in target.glob(f"{_ASKED}*"):
+        left.unlink()
 
 
 def _converse(
@@ -83,12 +85,12 @@ def _converse(
             raise PluginError(f"{spec.folder.name}/data.py: its process wrote nonsense") from error
         if not isinstance(message, Wanted):
             return message
-        _write(child, _give(message, spec, source, folder / f".asked-{number}"))
+        _write(child, _give(message, spec, source, folder / f"{_ASKED}{number}"))
     return None
 
 
 def _give(wanted: Wanted, spec: TaskSpec, source: DataSource | None, place: Path) -> Given:
-    """Fetch what is asked for. What the caller must mend is raised here, where it keeps its kind."""
+    """Fetch what is asked for; why it cannot be had goes back, for data.py may know another place."""
     if source is None:
         return Given(path=None, error="a procedural task has no source of rows")
     try:
@@ -96,10 +98,8 @@ def _give(wanted: Wanted, spec: TaskSpec, source: DataSource | None, place: Path
             return Given(path=str(source.file(wanted.dataset, wanted.file)))
         rows: Iterable[Any] = source.rows(wanted.dataset, wanted.config, wanted.split or "train")
         write_jsonl(place, rows, durable=False)
-    except UsageError as error:
-        raise UsageError(f"--task {spec.name}: {error}") from error
     except PosttrainError as error:
-        return Given(path=None, error=str(error))
+        return Given(path=None, error=f"--task {spec.name}: {error}")
     return Given(path=str(place))
 
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any, BinaryIO, Literal
 from pydantic import Field, TypeAdapter
 
 from posttrain.benchmarks.splits import bucket
-from posttrain.core.errors import PluginError, PosttrainError, boundary
+from posttrain.core.errors import PluginError, PosttrainError, UsageError, boundary
 from posttrain.core.frozen import Frozen
 from posttrain.infra.digests import digest_bytes
 from posttrain.infra.files import read_jsonl, write_jsonl
@@ -50,6 +50,8 @@ class Prepared(Frozen):
 class PrepareFailed(Frozen):
     event: Literal["failed"] = "failed"
     error: str
+    usage: bool = False
+    """Rows could not be had: the caller can do something about it."""
 
 
 class Wanted(Frozen):
@@ -80,17 +82,17 @@ class PipedSource:
         self._asked = asked
 
     def rows(self, dataset: str, config: str | None, split: str) -> Iterator[dict[str, Any]]:
-        """The rows of a split, from the hub or from a local folder with the same rows."""
+        """The rows of a split, from the hub or a local folder; UsageError if they cannot be had."""
         return read_jsonl(self._path(Wanted(dataset=dataset, config=config, split=split)))
 
     def file(self, dataset: str, name: str) -> Path:
-        """A local copy of one file of a data set's repository."""
+        """A local copy of one file of a data set's repository; UsageError if it cannot be had."""
         return self._path(Wanted(dataset=dataset, file=name))
 
     def _path(self, wanted: Wanted) -> Path:
         given = self._asked(wanted)
         if given.path is None:
-            raise PluginError(given.error)
+            raise UsageError(given.error)
         return Path(given.path)
 
 
@@ -158,7 +160,7 @@ def serve(line: bytes, asked: Callable[[Wanted], Given]) -> Prepared | PrepareFa
         with boundary(PluginError, "preparing data"):
             return prepare(PrepareJob.model_validate_json(line), PipedSource(asked))
     except PosttrainError as error:
-        return PrepareFailed(error=str(error))
+        return PrepareFailed(error=str(error), usage=isinstance(error, UsageError))
 
 
 def main() -> int:

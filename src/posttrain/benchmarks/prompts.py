@@ -27,10 +27,10 @@ def prompt_settings(
         style = "chat" if has_chat_template else "plain"
     return PromptSettings(
         style=style,
-        template=spec.prompt.template,
+        template=_template(spec, style),
         answer_template=spec.prompt.answer_template,
         system=spec.prompt.system,
-        few_shot=_few_shot(spec),
+        few_shot=_few_shot(spec, template=_template(spec, style)),
         chat_template_kwargs=spec.prompt.chat_template_kwargs,
         frozen_date=frozen_date,
     )
@@ -61,15 +61,20 @@ def read_exemplars(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _few_shot(spec: TaskSpec) -> tuple[Turn, ...]:
+def _template(spec: TaskSpec, style: str) -> str:
+    plain = spec.prompt.plain_template
+    return plain if style == "plain" and plain is not None else spec.prompt.template
+
+
+def _few_shot(spec: TaskSpec, *, template: str) -> tuple[Turn, ...]:
     if spec.prompt.few_shot is None:
         return ()
     rows = read_exemplars(spec.folder / spec.prompt.few_shot)
-    return tuple(turn for row in rows for turn in _pair(row, spec))
+    return tuple(turn for row in rows for turn in _pair(row, template, spec.prompt.answer_template))
 
 
-def _pair(row: Mapping[str, Any], spec: TaskSpec) -> tuple[Turn, Turn]:
+def _pair(row: Mapping[str, Any], template: str, answer_template: str) -> tuple[Turn, Turn]:
     return (
-        Turn(role="user", content=fill(spec.prompt.template, row)),
-        Turn(role="assistant", content=fill(spec.prompt.answer_template, row)),
+        Turn(role="user", content=fill(template, row)),
+        Turn(role="assistant", content=fill(answer_template, row)),
     )

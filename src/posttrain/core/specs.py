@@ -47,6 +47,8 @@ class PromptSpec(Frozen):
     """auto: chat when the base's tokenizer has a template, else plain."""
     template: str = "{question}"
     """The user turn; `{field}` stands for a field of the row."""
+    plain_template: str | None = None
+    """Instead of `template` where the style is plain, which writes `Question:` and `Answer:` by itself."""
     answer_template: str = "{answer}"
     """How a gold row reads as the assistant's turn, for training and for exemplars."""
     system: str | None = None
