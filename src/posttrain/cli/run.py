@@ -1,0 +1,136 @@
+"""`posttrain run`: the options of one run, and what is printed when it is over."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from posttrain.cli.context import open_lab
+from posttrain.cli.output import gain, print_json
+from posttrain.cli.terminal import Console
+from posttrain.core.errors import UsageError
+from posttrain.core.paths import RunPaths
+from posttrain.core.runs import RunRecord, RunRequest, Status
+from posttrain.core.scores import Score
+from posttrain.infra.durations import format_duration, parse_duration
+
+_STOPPED = {"SIGHUP": 129, "SIGINT": 130, "SIGTERM": 143}
+_DEFAULT_PORT = 5000
+
+
+def run(
+    *,
+    agent: Annotated[str, typer.Option("--agent", "-a", help="Agent folder, or folder:profile.")],
+    task: Annotated[str, typer.Option("--task", "-t", help="Task, or task:variant.")],
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Base model: org/name, a folder, pypi:…, smollm2-135m.")
+    ],
+    timeout: Annotated[str, typer.Option(help="The agent's budget: 7200, 45m, 12h, 1h30m.")] = "12h",
+    port: Annotated[int | None, typer.Option(help="Port of the grading server [default: 5000].")] = None,
+    protocol: Annotated[
+        Literal["holdout", "open"], typer.Option(help="Which data the agent sees and which score counts.")
+    ] = "holdout",
+    engine: Annotated[
+        Literal["auto", "transformers", "vllm", "scripted"], typer.Option(help="What generates texts.")
+    ] = "auto",
+    sandbox: Annotated[
+        Literal["auto", "bwrap", "none"], typer.Option(help="How the agent is isolated.")
+    ] = "auto",
+    network: Annotated[
+        Literal["grader", "host"] | None, typer.Option(help="What the agent reaches [default: its config].")
+    ] = None,
+    pass_env: Annotated[
+        list[str] | None, typer.Option("--pass-env", help="Host variable the agent may see; repeatable.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Told to the agent, and used where sampling is on.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N items of val and test.")] = None,
+    max_submissions: Annotated[int, typer.Option(min=1, help="Cap on graded submissions.")] = 50,
+    grading_timeout: Annotated[str, typer.Option(help="Limit of one grading.")] = "2h",
+    grading_memory: Annotated[
+        float, typer.Option(min=0.01, max=1.0, help="Share of the device's memory for grading.")
+    ] = 0.25,
+    split_salt: Annotated[
+        Literal["public", "private"], typer.Option(help="Key of the splits: shared by all labs, or your own.")
+    ] = "public",
+    as_json: Annotated[bool, typer.Option("--json", help="The record as one JSON document.")] = False,
+) -> int:
+    """One run, start to record."""
+    request = RunRequest(
+        agent=agent,
+        task=task,
+        model=model,
+        timeout_s=parse_duration(timeout, field="--timeout"),
+        port=_DEFAULT_PORT if port is None else _port(port),
+        port_given=port is not None,
+        protocol=protocol,
+        engine=engine,
+        sandbox=sandbox,
+        network=network,
+        pass_env=tuple(pass_env or ()),
+        seed=seed,
+        limit=limit,
+        max_submissions=max_submissions,
+        grading_timeout_s=parse_duration(grading_timeout, field="--grading-timeout"),
+        grading_memory=grading_memory,
+        split_salt=split_salt,
+    )
+    from posttrain.runs.orchestrator import run as start  # FastAPI and the like: not for --help
+
+    lab = open_lab(writable=True)
+    record = start(request, lab=lab, terminal=Console(beside_json=as_json))
+    paths = lab.paths.run(request.task, record.run_id)
+    if as_json:
+        print_json(record)
+    else:
+        _summarise(record, paths)
+    return exit_code(record)
+
+
+def _port(port: int) -> int:
+    if not 0 <= port <= 65535:
+        raise UsageError(f"--port: {port} is not a port; name one from 0 to 65535, 0 for any free one")
+    return port
+
+
+def exit_code(record: RunRecord) -> int:
+    """0: a result exists, good or bad. 1: nothing graded, or an error. 128 + n: stopped by a signal."""
+    if record.status is Status.INTERRUPTED:
+        return next((code for name, code in _STOPPED.items() if name in (record.reason or "")), 1)
+    return 0 if record.result is not None and record.status is not Status.ERROR else 1
+
+
+def _summarise(record: RunRecord, paths: RunPaths) -> None:
+    print(f"status {record.status.value}" + (f": {record.reason}" if record.reason else ""))
+    result = record.result
+    if result is None:
+        print("result: none (nothing was graded)")
+    else:
+        print(f"baseline {result.split}  {_shown(result.baseline)}")
+        print(f"result {result.split}    {_shown(result.score)}  (submission {result.submission_id})")
+        p_value = result.improvement.p_value
+        told = "" if p_value is None else f", p = {p_value:.2g}"
+        print(f"improvement    {gain(result.improvement.value, result.improvement.ci95)} points{told}")
+        _print_beside(result.baseline, result.score)
+        if result.overfit is not None:
+            print(f"over-fit       {gain(result.overfit.value, result.overfit.ci95)} points")
+    if record.marks:
+        print(f"marks          {'; '.join(record.marks)}")
+    print(f"agent's time   {format_duration(record.duration_s)}")
+    for path in (paths.figures / "score_trajectory.png", paths.metrics, paths.record):
+        if path.exists():
+            print(f"  {path}")
+
+
+def _shown(score: Score) -> str:
+    low, high = score.ci95
+    return f"{score.value:.1f} [{low:.1f}, {high:.1f}], n = {score.n}"
+
+
+def _print_beside(baseline: Score, score: Score) -> None:
+    """What keeps a gain in format from being sold as one in skill."""
+    for name in sorted(score.secondary):
+        if name in baseline.secondary:
+            print(f"  {name}: {baseline.secondary[name]:.1f} -> {score.secondary[name]:.1f}")
+    if score.constant_guess is not None:
+        print(f"  best constant answer: {score.constant_guess:.1f}")

@@ -1,0 +1,74 @@
+"""Runs the agent until it ends, its time is over, or the lab has to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from posttrain.core.errors import PosttrainError
+from posttrain.core.specs import AgentSpec
+from posttrain.infra.processes import Command, Spawner
+from posttrain.infra.sandbox import View
+from posttrain.runs.clock import Clock
+from posttrain.runs.history import AgentEnd
+from posttrain.runs.signals import StopSignals
+
+POLL_S = 0.5
+GRACE_S = 10.0
+"""Between SIGTERM and SIGKILL for every process of the agent's tree."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """How the agent is started."""
+
+    agent: AgentSpec
+    workspace: Path
+    env: Mapping[str, str]
+    view: View
+    log: Path
+
+    @property
+    def command(self) -> Command:
+        script = self.agent.folder / self.agent.start
+        return Command(
+            argv=["bash", str(script)],
+            cwd=self.workspace,
+            env=self.env,
+            stdout=self.log,
+            stderr="stdout",
+            view=self.view,
+        )
+
+
+def supervise(
+    start: Start,
+    *,
+    spawner: Spawner,
+    clock: Clock,
+    signals: StopSignals,
+    failure: Callable[[], PosttrainError | None],
+    on_deadline: Callable[[], None],
+) -> AgentEnd:
+    """Start the agent and return when no process of its tree is left.
+
+    `on_deadline` is called the moment the time is over, before anything is stopped. A failure of the
+    grader, or a signal, stops the tree too and is raised.
+    """
+    with spawner.spawn(start.command, name="agent") as child:
+        with signals.interruptible():
+            code = None
+            while code is None and not clock.expired():
+                code = child.wait(min(POLL_S, clock.remaining()))
+                fault = failure()
+                if fault is not None:
+                    raise fault
+        at_deadline = code is None
+        if at_deadline:
+            on_deadline()
+        child.stop(GRACE_S)
+        if code is None:
+            code = child.poll()
+    clock.stop()
+    return AgentEnd(exit_code=code, at_deadline=at_deadline, used_s=round(clock.used(), 3))

@@ -1,0 +1,53 @@
+"""What a run's checkpoints are asked, and how a kept grading is read back."""
+
+from __future__ import annotations
+
+from posttrain.benchmarks.prompts import build_prompts
+from posttrain.core.engine import Progress
+from posttrain.core.errors import InfrastructureError
+from posttrain.core.grading import Assessment, Grade, Split
+from posttrain.core.paths import RunPaths
+from posttrain.core.scores import Evaluation
+from posttrain.grading.workers import Assessor, Exam, read_items
+from posttrain.runs.session import Session
+
+
+def assessor(
+    session: Session, split: Split, *, baseline: Assessment | None = None, progress: Progress | None = None
+) -> Assessor:
+    """What grades checkpoints on one split of this run."""
+    prepared, plan = session.prepared, session.plan
+    items = prepared.items(split)
+    exam = Exam(
+        split=split,
+        task=prepared.task,
+        items=items,
+        prompts=tuple(build_prompts(items, plan.prompt)),
+        prompt=plan.prompt,
+        generation=plan.generation,
+        base=prepared.model.folder,
+        numeric=plan.numeric,
+    )
+    return Assessor(
+        exam,
+        paths=session.paths,
+        timeout_s=plan.request.grading_timeout_s,
+        kill_mode=session.spawner.kill_mode,
+        baseline=None if baseline is None else baseline.evaluation,
+        progress=progress,
+    )
+
+
+def read_evaluation(paths: RunPaths, grade: Grade) -> Evaluation:
+    """The evaluation behind a grade; InfrastructureError if its items are gone or are not what they were."""
+    if grade.score is None:
+        raise InfrastructureError(f"submission {grade.submission_id} has no score")
+    try:
+        records = read_items(paths.grading_of(grade.same_as or grade.submission_id))
+    except (OSError, ValueError) as error:
+        raise InfrastructureError(f"items of submission {grade.submission_id}: {error}") from error
+    if len(records) != grade.score.n:
+        raise InfrastructureError(
+            f"items of submission {grade.submission_id}: {len(records)} of {grade.score.n} are there"
+        )
+    return Evaluation(score=grade.score, items=tuple(record.result for record in records))

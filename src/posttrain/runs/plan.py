@@ -1,0 +1,219 @@
+"""From what was asked to what will be done: names, resources, and the plan that fixes every number."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+from posttrain import __version__
+from posttrain.agents.environment import check_pass_env
+from posttrain.agents.texts import rules_hash
+from posttrain.benchmarks.prepare import TaskData, prepare_task
+from posttrain.benchmarks.prompts import build_prompts, prompt_settings
+from posttrain.benchmarks.splits import make_items
+from posttrain.core.engine import PinnedPrompt, RenderedPrompt
+from posttrain.core.errors import UsageError
+from posttrain.core.paths import RunPaths
+from posttrain.core.runs import Isolation, ModelPlan, Network, RunPlan, RunRequest, TaskPlan
+from posttrain.core.scores import Item
+from posttrain.core.specs import AgentSpec, TaskSpec
+from posttrain.engines.client import EngineWorker
+from posttrain.engines.plan import EngineChoice, choose_engine, choose_numeric, library_versions
+from posttrain.grading.server import bind_tcp
+from posttrain.infra.datasets import TaskSource
+from posttrain.infra.digests import digest_tree
+from posttrain.infra.files import read_jsonl
+from posttrain.infra.gpus import list_gpus
+from posttrain.infra.models import Model, resolve_model
+from posttrain.infra.processes import Spawner
+from posttrain.runs.facts import opened_base
+from posttrain.runs.lab import Lab
+from posttrain.runs.signals import StopSignals
+
+SAMPLES = 3
+"""Rendered rows that every workspace shows."""
+KEPT_CHECKPOINTS = 8
+"""How many submissions the disk must hold before a run starts."""
+FROZEN_DATE = "2025-01-01"
+"""The day that templates see which ask for today's: a number must not depend on when it was measured."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Step 1: names resolved and prerequisites checked. Nothing has been created yet."""
+
+    request: RunRequest
+    agent: AgentSpec
+    task: TaskSpec
+    engine: EngineChoice
+    isolation: Isolation
+    network: Network
+    listener: socket.socket
+    port_note: str | None
+
+    @property
+    def port(self) -> int:
+        return int(self.listener.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Steps 2 and 3: what the plan was made of, beside the plan."""
+
+    chosen: Chosen
+    data: TaskData
+    model: Model
+    pinned: PinnedPrompt
+    samples: tuple[RenderedPrompt, ...]
+    plan: RunPlan
+
+    @property
+    def agent(self) -> AgentSpec:
+        return self.chosen.agent
+
+    @property
+    def task(self) -> TaskSpec:
+        return self.chosen.task
+
+    @property
+    def request(self) -> RunRequest:
+        return self.plan.request
+
+    def items(self, split: str) -> tuple[Item, ...]:
+        return self.data.val if split == "val" else self.data.test
+
+
+def choose(request: RunRequest, lab: Lab) -> Chosen:
+    """Resolve names and check what can be checked without fetching. UsageError names what is wrong."""
+    agent = lab.agents.load(request.agent)
+    task = lab.tasks.load(request.task)
+    check_pass_env(request.pass_env, lab.host_env)
+    engine = choose_engine(request.engine, gpus=_visible_gpus(lab), needs=task.needs)
+    isolation = _isolation(request)
+    listener, note = bind_tcp(request.port, given=request.port_given)
+    return Chosen(
+        request=request,
+        agent=agent,
+        task=task,
+        engine=engine,
+        isolation=isolation,
+        network="host" if isolation == "none" else request.network or agent.network,
+        listener=listener,
+        port_note=note,
+    )
+
+
+def _isolation(request: RunRequest) -> Isolation:
+    if request.sandbox == "bwrap":
+        raise UsageError("--sandbox bwrap: not available yet; use --sandbox none (or auto)")
+    return "none"
+
+
+def _visible_gpus(lab: Lab) -> tuple[str, ...]:
+    return tuple(gpu.id for gpu in list_gpus(visible=lab.host_env.get("CUDA_VISIBLE_DEVICES")))
+
+
+def prepare(
+    chosen: Chosen, lab: Lab, *, paths: RunPaths, spawner: Spawner, signals: StopSignals, say: Say
+) -> Prepared:
+    """Fetch model and data, open the base once, and resolve everything into a plan."""
+    request = chosen.request
+    with signals.interruptible():
+        model = resolve_model(
+            request.model, lab=lab.paths, sources=lab.sources, offline=lab.offline, progress=say
+        )
+        data = prepare_task(
+            chosen.task,
+            lab=lab.paths,
+            source=TaskSource(
+                task=chosen.task.name, lab=lab.paths, sources=lab.sources, offline=lab.offline, progress=say
+            ),
+            spawner=spawner,
+            salt=request.split_salt,
+            protocol=request.protocol,
+            limit=request.limit,
+        )
+        for note in data.notes:
+            say(note)
+        _require_space(lab, model)
+        return _resolve(chosen, lab, model=model, data=data, paths=paths, spawner=spawner)
+
+
+def _require_space(lab: Lab, model: Model) -> None:
+    """Room for the grader's copies; a run that must stop half way for want of space is worth nothing."""
+    needed = KEPT_CHECKPOINTS * model.manifest.bytes
+    free = shutil.disk_usage(lab.paths.home).free
+    if free < needed:
+        raise UsageError(
+            f"POSTTRAIN_HOME: {free / 1e9:.1f} GB free in {lab.paths.home}, "
+            f"{KEPT_CHECKPOINTS} checkpoints of {model.id} need {needed / 1e9:.1f} GB"
+        )
+
+
+def _resolve(
+    chosen: Chosen, lab: Lab, *, model: Model, data: TaskData, paths: RunPaths, spawner: Spawner
+) -> Prepared:
+    request, task = chosen.request, chosen.task
+    numeric = choose_numeric(
+        chosen.engine, model=model.facts(), memory_share=request.grading_memory, seed=request.seed
+    )
+    libraries = library_versions(numeric.engine)
+    settings = prompt_settings(
+        task, has_chat_template=model.facts().has_chat_template, frozen_date=FROZEN_DATE
+    )
+    opened = opened_base(
+        lab.paths.facts,
+        model=model,
+        numeric=numeric,
+        libraries=libraries,
+        prompt=settings,
+        prompts=build_prompts(make_items(_first_visible(data), None), settings),
+        worker=EngineWorker(spawner, log=paths.root / "engine.log"),
+    )
+    pinned = PinnedPrompt(
+        prompt=settings, generation=task.generation, stop_token_ids=opened.facts.stop_token_ids
+    )
+    plan = RunPlan(
+        run_id=paths.run_id,
+        request=request,
+        version=__version__,
+        libraries=libraries,
+        task=TaskPlan(
+            id=task.id,
+            digest=data.digest,
+            val=tuple(item.id for item in data.val),
+            test=tuple(item.id for item in data.test),
+            visible=data.visible_rows,
+        ),
+        model=ModelPlan(id=model.id, folder=model.name, digest=model.digest, source=model.source),
+        agent_digest=digest_tree(chosen.agent.folder),
+        prompt=settings,
+        generation=task.generation,
+        stop_token_ids=opened.facts.stop_token_ids,
+        numeric=numeric,
+        isolation=chosen.isolation,
+        kill=spawner.kill_mode,
+        network=chosen.network,
+        rules_hash=rules_hash(),
+        seed=request.seed,
+        host=platform.node(),
+        gpus=chosen.engine.gpus,
+        env_names=tuple(sorted({*chosen.agent.pass_env, *request.pass_env} & set(lab.host_env))),
+        port=chosen.port,
+        created=datetime.now(UTC).isoformat(timespec="milliseconds"),
+    )
+    return Prepared(chosen=chosen, data=data, model=model, pinned=pinned, samples=opened.rendered, plan=plan)
+
+
+def _first_visible(data: TaskData) -> list[dict[str, Any]]:
+    """Rows for the samples of the workspace: visible ones, never held-out ones."""
+    path = data.visible / "train.jsonl"
+    return list(islice(read_jsonl(path), SAMPLES)) if path.is_file() else []

@@ -1,0 +1,56 @@
+"""What all steps of one run share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from posttrain.core.grading import Split
+from posttrain.core.paths import RunPaths
+from posttrain.core.runs import RunPlan
+from posttrain.grading.ledger import Ledger
+from posttrain.infra.processes import Spawner
+from posttrain.runs.clock import Clock
+from posttrain.runs.history import History
+from posttrain.runs.lab import Lab, Terminal
+from posttrain.runs.log import RunLog
+from posttrain.runs.plan import Prepared
+from posttrain.runs.signals import StopSignals
+
+
+@dataclass(frozen=True)
+class Session:
+    """One harness at work on one run."""
+
+    lab: Lab
+    paths: RunPaths
+    prepared: Prepared
+    log: RunLog
+    ledger: Ledger
+    clock: Clock
+    spawner: Spawner
+    signals: StopSignals
+    terminal: Terminal
+
+    @property
+    def plan(self) -> RunPlan:
+        return self.prepared.plan
+
+    @property
+    def history(self) -> History:
+        """The story so far, read from the ledger."""
+        return History(self.ledger.rows())
+
+    @property
+    def served(self) -> Split:
+        """The split whose score `/submit` returns."""
+        return "val" if self.plan.request.protocol == "holdout" else "test"
+
+    @property
+    def measured(self) -> tuple[Split, ...]:
+        """The splits on which the base is measured."""
+        return ("val", "test") if self.plan.request.protocol == "holdout" else ("test",)
+
+    def tell(self, text: str, *, public: bool = False) -> None:
+        """One event: into run.log, to the operator and, if `public`, into the agent's view of the log."""
+        self.log.event(text, public=public)
+        self.terminal.say(text)

@@ -1,0 +1,251 @@
+"""Steps 4 to 8 of a run, each a function that leaves its row in the ledger."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from posttrain import __version__
+from posttrain.agents.environment import Contract, agent_environment
+from posttrain.agents.texts import RULES_SENTENCE, RunFacts, render_instructions, rules_text
+from posttrain.checkpoints.snapshot import SnapshotLimits
+from posttrain.core.grading import Assessment, Split
+from posttrain.evaluators import client as scorer
+from posttrain.evaluators.selfcheck import SelfCheck, self_check
+from posttrain.grading.answers import RulesNote
+from posttrain.grading.app import Service, build_app
+from posttrain.grading.exports import Exports
+from posttrain.grading.grader import Grader
+from posttrain.grading.redaction import Redactor
+from posttrain.grading.server import GradingServer, base_url, server_log
+from posttrain.grading.verdicts import Terms
+from posttrain.infra.digests import digest_value
+from posttrain.infra.files import write_json
+from posttrain.infra.sandbox import View
+from posttrain.runs import workspace
+from posttrain.runs.agent import Start, supervise
+from posttrain.runs.assessing import assessor
+from posttrain.runs.baseline import baseline_key, cached_baseline
+from posttrain.runs.history import AgentEnd, Measured
+from posttrain.runs.session import Session
+
+Baselines = Mapping[Split, Assessment]
+
+
+# --- step 4: the workspace, and whether the task measures anything
+
+
+def build_workspace(session: Session) -> None:
+    """Make the agent's folder; once the agent has run there, it is left as it is."""
+    if session.history.started:
+        return
+    prepared, plan, request = session.prepared, session.plan, session.plan.request
+    served = prepared.items(session.served)
+    facts = RunFacts(
+        task=plan.task.id,
+        base_model=request.model,
+        rows=plan.task.visible,
+        timeout_s=request.timeout_s,
+        protocol=request.protocol,
+        validation_items=len(served),
+        max_submissions=request.max_submissions,
+        grading_memory=request.grading_memory,
+        grading_timeout_s=request.grading_timeout_s,
+        network=plan.network,
+        isolation=plan.isolation,
+        gpus=plan.gpus,
+        exposed=prepared.task.expose,
+    )
+    contents = workspace.Contents(
+        task=prepared.task,
+        model_folder=prepared.model.folder,
+        model_name=prepared.model.name,
+        visible=prepared.data.visible,
+        pinned=prepared.pinned,
+        samples=prepared.samples,
+        instructions=render_instructions(facts),
+        rules=rules_text(),
+        skills=None,
+    )
+    workspace.build(contents, session.paths, linked=plan.isolation == "none")
+    session.log.open_public(session.paths.public_log)
+
+
+def check_task(session: Session) -> None:
+    """Gold answers score 100 and empty ones 0, once per task digest and version; PluginError otherwise."""
+    checked = _self_check(session)
+    session.ledger.append("event", {"event": "self-check", **checked.model_dump(mode="json")})
+    session.log.event(f"self-check: gold {checked.gold:.1f}, empty {checked.empty:.1f} on {checked.n} items")
+    for warning in checked.warnings:
+        session.tell(f"self-check: {warning}")
+
+
+def _self_check(session: Session) -> SelfCheck:
+    prepared = session.prepared
+    items = prepared.items(session.served)
+    key = digest_value({"task": prepared.data.digest, "split": session.served, "version": __version__})
+    path = session.lab.paths.selfchecks / f"{key}.json"
+    try:
+        return SelfCheck.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        pass
+    folder = session.paths.grading_of("self-check")
+    folder.mkdir(parents=True, exist_ok=True)
+    with session.signals.interruptible():
+        checked = self_check(
+            prepared.task,
+            items,
+            score=lambda job: scorer.score(
+                job,
+                spawner=session.spawner,
+                log=folder / "scorer.log",
+                timeout_s=prepared.request.grading_timeout_s,
+            ),
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, checked)
+    return checked
+
+
+# --- step 5: the untouched base
+
+
+def measure_baselines(session: Session) -> dict[Split, Assessment]:
+    """The base on each split that this run needs; read where it was measured before."""
+    return {split: _baseline(session, split) for split in session.measured}
+
+
+def _baseline(session: Session, split: Split) -> Assessment:
+    key = baseline_key(session.plan, split, session.prepared.items(split))
+
+    def measure() -> Assessment:
+        title = f"baseline {split}"
+        with session.terminal.progress(title) as progress, session.signals.interruptible():
+            return assessor(session, split, progress=progress).assess(None, label=f"baseline-{split}")
+
+    assessment, cached = cached_baseline(session.lab.paths.baselines, key, measure=measure)
+    score = assessment.evaluation.score
+    row = Measured(split=split, key=digest_value(key), cached=cached, score=score)
+    session.ledger.append("baseline", row)
+    how = "cached" if cached else f"measured in {assessment.total_s:.1f} s"
+    session.tell(
+        f"baseline {split}: {score.value:.1f} of {score.n} items ({how})", public=split == session.served
+    )
+    return assessment
+
+
+# --- step 6: the grading server
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Where submissions are handed in while the agent runs."""
+
+    grader: Grader
+    exports: Exports
+    url: str
+
+
+@contextmanager
+def grading(session: Session, baselines: Baselines) -> Iterator[Desk]:
+    """Grader and server of this run; nothing is accepted before the clock starts."""
+    plan, paths, request = session.plan, session.paths, session.plan.request
+    secret = secrets.token_urlsafe(32)
+    redact = Redactor((secret,))
+    session.log.set_redaction(redact)
+    served = session.served
+    exports = Exports(paths.workspace, timeout_s=request.timeout_s)
+    grader = Grader(
+        paths=paths,
+        ledger=session.ledger,
+        assessor=assessor(session, served, baseline=baselines[served]),
+        terms=Terms(
+            split=served,
+            baseline=baselines[served].evaluation,
+            limits=SnapshotLimits.for_base(session.prepared.model.folder),
+            max_submissions=request.max_submissions,
+            gpus=plan.gpus,
+        ),
+        budget=session.clock,
+        exports=exports,
+    )
+    service = Service(
+        grader=grader,
+        rules=RulesNote(text=rules_text(), sentence=RULES_SENTENCE),
+        task=plan.task.id,
+        workspace=str(paths.workspace.root),
+        nonce=secrets.token_hex(16),
+    )
+    chosen = session.prepared.chosen
+    with ExitStack() as stack:
+        stack.enter_context(server_log(paths.server_log, redact))
+        stack.enter_context(GradingServer(build_app(service, secret=secret), [chosen.listener]))
+        stack.enter_context(grader)
+        yield Desk(grader=grader, exports=exports, url=base_url(chosen.port, secret))
+
+
+# --- steps 7 and 8: the agent
+
+
+def run_agent(session: Session, desk: Desk) -> AgentEnd:
+    """Start the clock and the agent; return when its whole process tree is gone."""
+    clock, grader = session.clock, desk.grader
+    clock.start()
+    desk.exports.began(clock.start_time)
+    session.ledger.append(
+        "started",
+        {"used_s": round(clock.used(), 3), "timeout_s": clock.timeout_s, "deadline": clock.deadline},
+    )
+    session.tell(f"the agent starts; {clock.remaining():.0f} s left", public=True)
+    grader.open()
+    end = supervise(
+        _start(session, desk),
+        spawner=session.spawner,
+        clock=clock,
+        signals=session.signals,
+        failure=lambda: grader.failure,
+        on_deadline=grader.close,
+    )
+    grader.close()
+    desk.exports.ended(time.time())
+    session.ledger.append("stopped", end)
+    how = "stopped at the deadline" if end.at_deadline else f"ended with exit code {end.exit_code}"
+    session.tell(f"the agent {how} after {end.used_s:.0f} s", public=True)
+    return end
+
+
+def _start(session: Session, desk: Desk) -> Start:
+    plan, folder, lab = session.plan, session.paths.workspace, session.lab
+    contract = Contract(
+        task=plan.task.id,
+        base_model=plan.request.model,
+        workspace=folder.root,
+        model_path=folder.models / session.prepared.model.name,
+        data_path=folder.data,
+        output_dir=folder.output,
+        grading_server_url=desk.url,
+        timeout_s=session.clock.remaining(),
+        deadline=session.clock.deadline,
+        run_id=plan.run_id,
+        seed=plan.seed,
+        python=lab.python,
+        resumed=session.history.resumed,
+    )
+    return Start(
+        agent=session.prepared.agent,
+        workspace=folder.root,
+        env=agent_environment(
+            session.prepared.agent,
+            contract,
+            host=lab.host_env,
+            network=plan.network,
+            pass_env=plan.request.pass_env,
+        ),
+        view=View.host(),
+        log=session.paths.agent_log,
+    )
