@@ -44,6 +44,19 @@ def test_the_same_files_have_the_same_digest_wherever_they_lie(
     assert resolve(str(base)).digest == resolve(str(copy)).digest
 
 
+def test_a_hub_cache_is_taken_without_its_links(resolve: Resolver, base: Path, tmp_path: Path) -> None:
+    snapshot = tmp_path / "cache" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    for path in base.iterdir():
+        (snapshot / path.name).symlink_to(Path("../../../given/tiny") / path.name)
+    before = _contents(base)
+    model = resolve(str(snapshot))
+    assert model.folder == resolve.lab.model(model.name)
+    assert not any(path.is_symlink() for path in model.folder.iterdir())
+    assert _contents(base) == before
+    assert resolve(str(snapshot)) == model
+
+
 def test_a_model_put_into_the_lab_home_is_taken_offline(resolve: Resolver, base: Path) -> None:
     folder = _fill(resolve.lab.model("org/tiny"), base)
     model = resolve("org/tiny")

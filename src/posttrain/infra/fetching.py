@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -74,10 +75,22 @@ def child_environment(host: Mapping[str, str], **fixed: str) -> dict[str, str]:
     }
 
 
+def installed(*modules: str) -> bool:
+    """Whether all top-level modules can be imported; none is."""
+    return all(importlib.util.find_spec(module) is not None for module in modules)
+
+
 def require(extra: str, *modules: str, needed_for: str) -> None:
-    """MissingExtra unless all `modules` are installed; nothing is imported."""
-    if any(importlib.util.find_spec(module) is None for module in modules):
+    """MissingExtra unless all `modules` are installed."""
+    if not installed(*modules):
         raise MissingExtra(extra, needed_for)
+
+
+def require_space(folder: Path, needed: float) -> None:
+    """UsageError unless the disk of `folder` has that many bytes free."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise UsageError(f"{folder}: {needed / 1e9:.1f} GB needed for the model, {free / 1e9:.1f} GB free")
 
 
 def run_worker(

@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from posttrain.core.errors import InfrastructureError, UsageError, boundary
 from posttrain.core.frozen import Frozen
-from posttrain.infra.fetching import Progress, serve
+from posttrain.infra.fetching import Progress, require_space, serve
 from posttrain.infra.files import write_jsonl
 from posttrain.infra.hub import Fetched, FileJob, RowsJob, SnapshotJob
 from posttrain.infra.model_folder import INDEX, WEIGHTS, choose_weights, is_carried
@@ -36,6 +36,7 @@ def fetch_model(job: SnapshotJob, progress: Progress) -> Fetched:
         listed = {file.rfilename: file for file in info.siblings or []}
         wanted = _choose(job, info.sha, sorted(listed), target, api)
         total = sum(listed[name].size or 0 for name in wanted)
+        require_space(target.parent, total)
         progress(f"fetching {job.repo} at {info.sha[:12]}: {len(wanted)} files, {_megabytes(total)}")
         with _watched(target, total, job.repo, progress):
             snapshot_download(job.repo, revision=info.sha, local_dir=target, allow_patterns=_exactly(wanted))

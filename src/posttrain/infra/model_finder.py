@@ -17,11 +17,14 @@ from posttrain.core.errors import UsageError
 from posttrain.core.paths import LabPaths
 from posttrain.infra import hub, manifests, pypi
 from posttrain.infra.conversion import ConversionJob, Converted
-from posttrain.infra.fetching import Progress, child_environment, require, run_worker
+from posttrain.infra.fetching import Progress, child_environment, require, require_space, run_worker
 from posttrain.infra.manifests import Manifest
 from posttrain.infra.model_folder import CONFIG, ModelFacts, check_model_folder, model_files, read_facts
 from posttrain.infra.model_ids import FolderRef, HubRef, PackageRef, Ref
 from posttrain.infra.sources import Sources
+
+_ROOM = 6
+"""Times the GGUF's size: wheel, GGUF, and four bits becoming sixteen."""
 
 
 @dataclass(frozen=True)
@@ -146,8 +149,27 @@ class Finder:
             return None
 
     def _adopt(self, folder: Path) -> Model:
+        names = check_model_folder(folder)
+        source = f"folder {folder}"
+        if any((folder / name).is_symlink() for name in names):
+            return self._arrive(self._linked(folder, names), source, revision=None, read_only=False)
         self.place.mkdir(parents=True, exist_ok=True)
-        return self._finish(folder, f"folder {folder}", location=str(folder))
+        return self._finish(folder, source, location=str(folder))
+
+    def _linked(self, folder: Path, names: list[str]) -> Path:
+        """The same files without symbolic links, which lead nowhere inside an isolated view.
+
+        A hub cache is such a folder: names of a snapshot that point to blobs beside it.
+        """
+        target = self._incoming_folder() / "files"
+        shutil.rmtree(target, ignore_errors=True)
+        for name in names:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                (target / name).hardlink_to((folder / name).resolve())
+            except OSError:  # another disk
+                shutil.copyfile(folder / name, target / name)
+        return target
 
     def _finish(
         self,
@@ -196,7 +218,7 @@ class Finder:
         package = table.find(ref, own_table=self.lab.model_packages)
         require("train", "torch", "transformers", "gguf", needed_for=f"converting {ref} once")
         folder = self._incoming_folder()
-        _require_space(folder, 6 * (package.bytes or 0))
+        require_space(folder, _ROOM * (package.bytes or 0))
         environment = child_environment(self.sources.environment)
         started = time.monotonic()
         gguf = pypi.fetch_gguf(
@@ -231,10 +253,16 @@ class Finder:
         return self.incoming
 
     def _arrive(
-        self, folder: Path, source: str, *, revision: str | None, converted: Converted | None = None
+        self,
+        folder: Path,
+        source: str,
+        *,
+        revision: str | None,
+        converted: Converted | None = None,
+        read_only: bool = True,
     ) -> Model:
-        """Make the fetched files read-only, record them, and move the folder to its place in one step."""
-        for path in folder.rglob("*"):
+        """Record the files and move the folder to its place in one step; modes of linked files stay."""
+        for path in folder.rglob("*") if read_only else ():
             path.chmod(0o755 if path.is_dir() else 0o444)
         model = self._finish(
             folder,
@@ -249,12 +277,6 @@ class Finder:
         folder.rename(self.place)
         shutil.rmtree(self.incoming, ignore_errors=True)
         return Model(model.id, model.name, self.place, model.manifest)
-
-
-def _require_space(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise UsageError(f"{folder}: {free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed for the model")
 
 
 def _since(started: float) -> str:

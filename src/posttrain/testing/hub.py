@@ -47,7 +47,7 @@ def fake_hub(
     server.daemon_threads = True
     hub = FakeHub(f"http://127.0.0.1:{server.server_address[1]}")
     server.hub, server.repositories = hub, repositories  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, name="fake-hub", daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), name="fake-hub", daemon=True)
     thread.start()
     try:
         yield hub
