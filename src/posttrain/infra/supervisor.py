@@ -16,6 +16,7 @@ as the harness sees it. The socket's end of file means that the harness died: ev
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import json
@@ -66,7 +67,10 @@ class Channel:
 
     def receive(self) -> list[dict[str, Any]]:
         """The messages that one read completes; sets `closed` at the end of file."""
-        data = self._socket.recv(_LINE_LIMIT)
+        try:
+            data = self._socket.recv(_LINE_LIMIT)
+        except ConnectionError:  # the harness died with a report unread
+            data = b""
         self.closed = self.closed or not data
         *lines, self._pending = (self._pending + data).split(b"\n")
         return [json.loads(line) for line in lines]
@@ -75,27 +79,53 @@ class Channel:
 class Tree(Protocol):
     """All processes below the supervisor."""
 
-    def signal(self, signum: int) -> None:
-        """Send `signum` to each of them once."""
+    def terminate(self) -> None:
+        """Send SIGTERM to each of them once, and wake the stopped so that they can act on it."""
+        ...
+
+    def kill(self) -> None:
+        """Send SIGKILL to each of them."""
         ...
 
 
 class NamespaceTree:
     """Everything in the pid namespace whose pid 1 is this process."""
 
-    def signal(self, signum: int) -> None:
-        try:
-            os.kill(-1, signum)  # the kernel leaves out the sender and pid 1
-        except ProcessLookupError:
-            return
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, signum: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signum)  # in one step, without the sender and pid 1
 
 
 class DescendantTree:
-    """Everything below a subreaper, found in /proc; a descendant whose parent died becomes a child here."""
+    """Everything below a subreaper, found in /proc; a descendant whose parent died becomes a child here.
 
-    def signal(self, signum: int) -> None:
-        for pid, started in descendants(os.getpid()):
-            signal_once(pid, started, signum)
+    All are stopped before any is signalled: one that forks meanwhile would leave a child unnoticed.
+    """
+
+    def terminate(self) -> None:
+        frozen = self._freeze()
+        for signum in (signal.SIGTERM, signal.SIGCONT):
+            for pid, started in frozen:
+                signal_once(pid, started, signum)
+
+    def kill(self) -> None:
+        for pid, started in self._freeze():
+            signal_once(pid, started, signal.SIGKILL)
+
+    def _freeze(self) -> set[tuple[int, str]]:
+        frozen: set[tuple[int, str]] = set()
+        while new := set(descendants(os.getpid())) - frozen:
+            for pid, started in new:
+                signal_once(pid, started, signal.SIGSTOP)
+            frozen |= new
+        return frozen
 
 
 def descendants(root: int) -> list[tuple[int, str]]:
@@ -130,17 +160,13 @@ def stat_fields(pid: int) -> list[str]:
 
 def signal_once(pid: int, started: str, signum: int) -> None:
     """Signal the process that had this pid at this start time, never one that got the number later."""
-    try:
+    with contextlib.suppress(OSError):
         handle = os.pidfd_open(pid)
-    except OSError:
-        return
-    try:
-        if (fields := stat_fields(pid)) and fields[19] == started:
-            signal.pidfd_send_signal(handle, signum)
-    except OSError:
-        return
-    finally:
-        os.close(handle)
+        try:
+            if (fields := stat_fields(pid)) and fields[19] == started:
+                signal.pidfd_send_signal(handle, signum)
+        finally:
+            os.close(handle)
 
 
 def children_left() -> bool:
@@ -181,6 +207,13 @@ class Supervisor:
         spec = self._specification()
         if spec is None or not self._start(spec):
             return
+        try:
+            self._attend(wake)
+        finally:
+            self._kill()
+
+    def _attend(self, wake: int) -> None:
+        """Reap and obey until nothing is left, or what is left must be killed now."""
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
         poll.register(wake, select.POLLIN)
@@ -191,7 +224,6 @@ class Supervisor:
             if self._channel.fileno() in ready:
                 self._obey()
             self._reap()
-        self._kill()
 
     def _specification(self) -> dict[str, Any] | None:
         self._channel.send(event="ready")
@@ -235,16 +267,14 @@ class Supervisor:
             self._deadline = min(self._deadline, time.monotonic() + self._grace_s)
 
     def _terminate(self) -> None:
-        """SIGTERM once to all; stopped processes are woken so that they can act on it."""
         if not self._stopping:
             self._stopping = True
-            self._tree.signal(signal.SIGTERM)
-            self._tree.signal(signal.SIGCONT)
+            self._tree.terminate()
 
     def _kill(self) -> None:
         """Kill until no child is left."""
         while children_left():
-            self._tree.signal(signal.SIGKILL)
+            self._tree.kill()
             self._reap()
             time.sleep(_POLL_S)
 
