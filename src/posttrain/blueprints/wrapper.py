@@ -1,0 +1,303 @@
+"""Runs one attempt of an experiment inside its session: `python -m posttrain.blueprints.wrapper FOLDER`.
+
+It belongs to the session, not to the executor: it holds the log, the status file, the limit and the
+process tree of the command, whether or not anybody watches. Standard library only, so that it starts at
+once, stays small, and can be sent to another machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from posttrain.blueprints.attempt import AttemptPaths, boot_id, read_json, replace_json
+from posttrain.blueprints.command import CommandTree, cpu_seconds
+from posttrain.blueprints.stamping import LineStamper
+from posttrain.infra.supervisor import stat_fields
+
+_POLL_S = 1.0
+_BUSY_SHARE = 0.02
+"""Less CPU than this share of one core is what a process uses that only waits."""
+_WORKING_SHARE = 0.25
+"""A process left behind that uses more was working, not waiting."""
+_GPU_BUSY_PERCENT = 5
+_GPU_EVERY_S = 60.0
+
+
+class Output:
+    """The log file and, where there is one, the terminal of the session."""
+
+    def __init__(self, log: Path) -> None:
+        self._file = log.open("ab", buffering=0)
+        self._stamper = LineStamper()
+        self._terminal = _terminal()
+        self.lost = 0
+        self.last_at = time.time()
+        self.bytes = 0
+
+    def take(self, descriptor: int) -> None:
+        """Move what is there; never waits, neither for the command nor for the terminal."""
+        while True:
+            try:
+                data = os.read(descriptor, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                return
+            self.bytes += len(data)
+            self.last_at = time.time()
+            self._write(self._stamper.feed(data, now=self.last_at))
+            self._show(data)
+
+    def say(self, text: str) -> None:
+        """A line of our own, marked as such."""
+        line = f"[posttrain] {text}\n".encode()
+        self._write(self._stamper.flush(now=time.time()) + self._stamper.feed(line, now=time.time()))
+        self._show(line)
+
+    def close(self) -> None:
+        self._write(self._stamper.flush(now=time.time()))
+        self._file.close()
+
+    def _write(self, data: bytes) -> None:
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError:  # a full disk must not end the experiment
+            self.lost += len(data)
+
+    def _show(self, data: bytes) -> None:
+        if self._terminal is not None:
+            with contextlib.suppress(OSError):  # full (Ctrl-S, nobody reads) or gone
+                os.write(self._terminal, data)
+
+
+class Activity:
+    """When the command last did anything: output, CPU or GPU."""
+
+    def __init__(self, output: Output, *, sample_s: float) -> None:
+        self._output = output
+        self._sample_s = sample_s
+        self._active_at = self._sampled_at = time.monotonic()
+        self._seen_bytes = 0
+        self._cpu_s = 0.0
+        self._gpu_asked_at = float("-inf")
+
+    def sample(self, command: CommandTree) -> bool:
+        """Look again if it is time to; True if it was."""
+        now = time.monotonic()
+        if self._output.bytes != self._seen_bytes:
+            self._seen_bytes = self._output.bytes
+            self._active_at = now
+        passed = now - self._sampled_at
+        if passed < self._sample_s:
+            return False
+        self._sampled_at = now
+        if now > self._active_at:
+            cpu_s = cpu_seconds(command.members())
+            if abs(cpu_s - self._cpu_s) > _BUSY_SHARE * passed or self._gpu_busy(now):
+                self._active_at = now
+            self._cpu_s = cpu_s
+        return True
+
+    @property
+    def idle_s(self) -> float:
+        return time.monotonic() - self._active_at
+
+    def _gpu_busy(self, now: float) -> bool:
+        program = shutil.which("nvidia-smi")
+        if program is None or now - self._gpu_asked_at < _GPU_EVERY_S:
+            return False
+        self._gpu_asked_at = now
+        argv = [program, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        values = [int(line) for line in done.stdout.split() if line.isdigit()]
+        return any(value >= _GPU_BUSY_PERCENT for value in values)
+
+
+class Wrapper:
+    """One attempt, from start to its last status."""
+
+    def __init__(self, paths: AttemptPaths, job: dict[str, Any]) -> None:
+        self._paths = paths
+        self._job = job
+        self._grace_s = float(job["grace_s"])
+        self._deadline = _clock() + (float(job["deadline"]) - time.time())
+        self._kill_at = float("inf")
+        self._signalled = ""
+        self._cause = ""
+        self._output = Output(paths.log)
+        self._activity = Activity(self._output, sample_s=float(job["sample_s"]))
+        self._poll = select.poll()
+        self._status: dict[str, Any] = {
+            "wrapper_pid": os.getpid(),
+            "wrapper_start": stat_fields(os.getpid())[19],
+            "boot_id": boot_id(),
+            "started_at": time.time(),
+            "leftovers": [],
+            "leftovers_busy": False,
+        }
+
+    def run(self) -> None:
+        """Start the command, see it to its end, and write the last status."""
+        self._take_signals()
+        try:
+            self._command = CommandTree(
+                self._paths.launch,
+                cwd=self._paths.folder,
+                env=self._job["env"],
+                namespace=bool(self._job["namespace"]),
+            )
+        except OSError as error:
+            self._output.say(f"cannot start: {error}")
+            self._write("ended", cause="launch_error", exit_code=None, durable=True)
+            return
+        self._write("running", durable=True)
+        self._watch()
+        clean = self._command.kill()
+        self._output.take(self._command.output)
+        self._conclude(clean=clean)
+
+    def _watch(self) -> None:
+        self._poll.register(self._command.output, select.POLLIN)
+        self._poll.register(self._command.report, select.POLLIN)
+        while self._command.exit_code is None and _clock() < self._kill_at:
+            self._tick()
+        if self._command.exit_code is not None:
+            self._wait_for_leftovers()
+
+    def _tick(self) -> None:
+        """Up to a second: move output, take the exit code, obey orders, keep the status fresh."""
+        timeout_s = max(0.0, min(_POLL_S, float(self._job["sample_s"]), self._deadline - _clock()))
+        for descriptor, event in self._poll.poll(timeout_s * 1000):
+            if descriptor == self._command.output:
+                self._output.take(descriptor)
+            else:
+                self._command.read_report()
+            if not event & select.POLLIN or descriptor == self._command.report:
+                self._poll.unregister(descriptor)  # at its end it would be ready for ever
+        self._obey()
+        if self._activity.sample(self._command):
+            self._write("ending" if self._cause else "running", durable=False)
+
+    def _obey(self) -> None:
+        """End the command at the limit, when told to, or when the session is closed."""
+        if self._cause:
+            return
+        if self._signalled:
+            self._end(self._signalled, "the session was closed or interrupted")
+        elif self._paths.stop.exists():
+            reason = (read_json(self._paths.stop) or {}).get("reason", "user")
+            self._end(f"stop:{reason}", f"asked to stop ({reason})")
+        elif _clock() >= self._deadline:
+            self._deadline = float("inf")
+            self._end("timeout", "the time limit is reached")
+
+    def _end(self, cause: str, why: str) -> None:
+        if self._command.exit_code is not None and cause == "timeout":
+            return  # the command was faster than its limit; only what it left behind is waited for
+        self._cause = cause
+        self._kill_at = _clock() + self._grace_s
+        self._output.say(f"{why}: ending the command")
+        self._command.terminate()
+
+    def _wait_for_leftovers(self) -> None:
+        """Give what the command left running a moment to end; note its name and whether it was working."""
+        left = self._command.leftovers()
+        if not left:
+            return
+        began, cpu_s, size = _clock(), cpu_seconds(self._command.members()), self._output.bytes
+        until = min(self._kill_at, began + float(self._job["linger_s"]))
+        while _clock() < until and (left := self._command.leftovers()):
+            self._tick()
+        if not left:
+            return
+        used_s = cpu_seconds(self._command.members()) - cpu_s
+        busy = used_s > _WORKING_SHARE * (_clock() - began) or self._output.bytes > size
+        names = [process.command for process in left]
+        self._status.update(leftovers=names, leftovers_busy=busy)
+        self._output.say(f"the command has ended but left {len(names)} process(es) running: ending them")
+        self._command.terminate()
+        give_up = _clock() + min(3.0, self._grace_s)
+        while _clock() < give_up and self._command.leftovers():
+            self._tick()
+
+    def _conclude(self, *, clean: bool) -> None:
+        code = self._command.exit_code
+        cause = self._cause or "exit"
+        if not clean:
+            self._output.say("some processes could not be ended")
+        self._output.say(f"ended: {cause}, exit code {code}")
+        self._output.close()
+        self._write("ended", cause=cause, exit_code=code, clean=clean, durable=True)
+
+    def _write(self, phase: str, *, durable: bool, **more: Any) -> None:
+        self._status.update(
+            phase=phase,
+            kill_mode=self._command.kill_mode if hasattr(self, "_command") else None,
+            written_at=time.time(),
+            idle_s=round(self._activity.idle_s, 1),
+            output_bytes=self._output.bytes,
+            lost_bytes=self._output.lost,
+            **more,
+        )
+        if phase == "ended":
+            self._status["ended_at"] = time.time()
+        try:
+            replace_json(self._paths.status, self._status, durable=durable)
+        except OSError as error:  # disk full: the log may still have room for a line
+            self._output.say(f"cannot write the status: {error}")
+
+    def _take_signals(self) -> None:
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+
+    def _on_signal(self, number: int, _frame: Any) -> None:
+        self._signalled = self._signalled or ("hangup" if number == signal.SIGHUP else "interrupt")
+
+
+def _clock() -> float:
+    """Seconds that nobody can set, and that go on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _terminal() -> int | None:
+    """The session's terminal, opened anew so that writing to it never waits."""
+    if not sys.stdout.isatty():
+        return None
+    try:
+        return os.open(os.ttyname(1), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
+def main(folder: str) -> int:
+    """Run the attempt in `folder` once, however often this is started."""
+    paths = AttemptPaths(Path(folder))
+    with paths.claim.open("a", encoding="utf-8") as claim:
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return 3
+        status, job = read_json(paths.status), read_json(paths.job)
+        if job is None or (status or {}).get("phase") == "ended":
+            return 3
+        Wrapper(paths, job).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
