@@ -76,7 +76,7 @@ class Report:
         return {name for name, outcome in self.outcomes.items() if outcome == "done"}
 
 
-Run = Callable[[str, str, str], Report]
+Run = Callable[..., Report]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def run_probe(levels: Levels) -> Run:
     """Runs the probe once per (user, level, network)."""
 
     @cache
-    def run(user: str, level: str, network: str) -> Report:
+    def run(user: str, level: str, network: str, without: str = "") -> Report:
         if level == "bwrap" and levels.why_no_bwrap:
             pytest.skip(levels.why_no_bwrap)
         if user == "root" and os.getuid() != 0:
@@ -99,16 +99,16 @@ def run_probe(levels: Levels) -> Run:
             pytest.skip("tmux is not installed")
         folder = tempfile.mkdtemp(prefix="posttrain-probe-")
         try:
-            return report(user, level, network, folder)
+            return report(user, level, network, folder, without)
         finally:
             shutil.rmtree(folder)
 
     return run
 
 
-def report(user: str, level: str, network: str, folder: str) -> Report:
+def report(user: str, level: str, network: str, folder: str, without: str) -> Report:
     Path(folder).chmod(0o777)
-    argv = [sys.executable, str(PROBE / "surroundings.py"), level, network, folder]
+    argv = [sys.executable, str(PROBE / "surroundings.py"), level, network, folder, without]
     result = subprocess.run(
         as_ordinary_user(*argv) if user == "ordinary" else argv,
         env={"PATH": os.environ["PATH"], "HOME": folder, "OPERATOR_TOKEN": "the-secret-of-the-lab"},
@@ -130,6 +130,23 @@ def test_nothing_forbidden_succeeds_behind_the_grader_network(run_probe: Run, us
 @pytest.mark.parametrize("user", USERS)
 def test_the_hosts_network_opens_the_network_and_nothing_else(run_probe: Run, user: str) -> None:
     assert run_probe(user, "bwrap", "host").done <= OPEN_WITH_THE_HOSTS_NETWORK
+
+
+@pytest.mark.parametrize(
+    ("user", "defence", "opened"),
+    [
+        ("ordinary", "network", {"connect_host_loopback", "reach_internet"}),
+        ("ordinary", "ipc", {"attach_shared_memory"}),
+        ("root", "cover", {"read_task_sources"}),
+        ("root", "seal", {"connect_abstract_socket", "read_session_key"}),
+        ("root", "identity", {"hold_capabilities", "write_core_pattern", "mount_something", "read_shadow"}),
+        ("ordinary", "read-only", {"write_model", "write_data", "replace_data"}),
+    ],
+)
+def test_every_wall_is_needed(run_probe: Run, user: str, defence: str, opened: set[str]) -> None:
+    network = "host" if defence == "seal" else "grader"
+    found = run_probe(user, "bwrap", network, defence)
+    assert {name: found.outcomes[name] for name in opened - found.done} == {}
 
 
 @pytest.mark.parametrize(("user", "expected"), [("root", OPEN_AT_NONE_FOR_ROOT), ("ordinary", OPEN_AT_NONE)])

@@ -1,7 +1,7 @@
 """A harness with everything around it that an agent may want, and the probe inside: prints what came of it.
 
-`surroundings.py LEVEL NETWORK FOLDER`, as root or as an ordinary user. FOLDER becomes the operator's part
-of the machine: home, launch folder, lab home, sockets.
+`surroundings.py LEVEL NETWORK FOLDER [DEFENCE]`, as root or as an ordinary user. FOLDER becomes the
+operator's part of the machine: home, launch folder, lab home, sockets. DEFENCE is taken out of the view.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from posttrain.infra.processes import Command, Spawner
@@ -131,7 +132,29 @@ def view(level: str, network: str, folder: Path, targets: dict[str, object], gra
     )
 
 
-def main(level: str, network: str, name: str) -> None:
+def without(view: View, defence: str) -> View:
+    """The view with one of its walls torn down."""
+    options = list(view.bwrap_options)
+    match defence:
+        case "network":
+            options.remove("--unshare-net")
+            return replace(view, bwrap_options=tuple(options), relay=None)
+        case "ipc":
+            options.remove("--unshare-ipc")
+        case "read-only":
+            options = ["--bind" if option == "--ro-bind" else option for option in options]
+        case "cover":
+            place = options.index(str(PACKAGE / "benchmarks"))
+            del options[place - 3 : place + 1]
+        case "identity":
+            options = options[: options.index("--cap-drop")]
+            return replace(view, bwrap_options=tuple(options), drop=())
+        case "seal":
+            return replace(view, isolation="none")
+    return replace(view, bwrap_options=tuple(options))
+
+
+def main(level: str, network: str, name: str, defence: str = "") -> None:
     folder = Path(name).resolve()
     targets = plan(folder, level)
     with ExitStack() as opened:
@@ -151,7 +174,7 @@ def main(level: str, network: str, name: str) -> None:
                 argv=[sys.executable, str(HERE / "probe.py"), json.dumps(targets)],
                 cwd=Path(str(targets["workspace"])),
                 env={"PATH": os.environ["PATH"], "HOME": str(folder / "home")},
-                view=view(level, network, folder, targets, grader),
+                view=without(view(level, network, folder, targets, grader), defence),
             )
             with spawner.spawn(command, name="probe") as child:
                 assert child.stdout is not None
