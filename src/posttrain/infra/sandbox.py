@@ -157,8 +157,8 @@ def _accounts(uid: int, home: Path) -> dict[str, bytes]:
     """Account files with root, nobody and the child: programs ask for the name and home of their uid."""
     users = ("root:x:0:0::/:/bin/false", "nobody:x:65534:65534::/:/bin/false")
     child = f"agent:x:{uid}:{uid}::{home}:/bin/bash"
-    groups = ("root:x:0:", "nogroup:x:65534:", f"agent:x:{uid}:")
-    lines = {"/etc/passwd": (*users, child), "/etc/group": groups}
+    groups = (f"agent:x:{uid}:", "root:x:0:", "nogroup:x:65534:")
+    lines = {"/etc/passwd": (child, *users), "/etc/group": groups}  # the first row of a uid gives the name
     return {name: "".join(f"{row}\n" for row in rows).encode() for name, rows in lines.items()}
 
 
