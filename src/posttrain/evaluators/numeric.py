@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from typing import Any, Literal
 
 from posttrain.core.frozen import Frozen
@@ -21,6 +22,9 @@ from posttrain.evaluators.numbers import Number, find_numbers, find_words, norma
 
 SEVERAL = "several numbers, no single answer"
 _LONGEST_TEXT = 100_000
+_LONGEST_PLACE = 300
+"""Characters behind a mark in which its number is looked for."""
+_MOST_MARKS = 50
 
 _QUESTION = re.compile(
     r"(?:^|(?<=\s))(?:question|problem)\s*\d*\s*:|^\s*q\s*\d*\s*[:.]|^\s*(?:user|human)\s*:|<\|im_start\|>",
@@ -99,8 +103,8 @@ def _single(numbers: Sequence[Number]) -> Fraction | None:
 
 def _after_hashes(text: str) -> list[Number] | None:
     """The numbers right behind the first `####` that is no heading."""
-    for match in _HASHES.finditer(text):
-        line = text[match.end() :].split("\n", 1)[0]
+    for match in islice(_HASHES.finditer(text), _MOST_MARKS):
+        line = text[match.end() : match.end() + _LONGEST_PLACE].split("\n", 1)[0]
         numbers = find_numbers(line) or find_words(line)
         if not numbers or re.search(r"[a-z]{3}", line[: numbers[0].start], re.IGNORECASE):
             continue
@@ -135,18 +139,17 @@ def _braced(text: str, start: int) -> str | None:
 
 def _after_phrase(text: str) -> list[Number] | None:
     """The number that the last "answer is" announces."""
-    for match in reversed(list(_PHRASE.finditer(text))):
-        rest = text[match.end() :].lstrip(" \t\n:*$")
-        shift = len(text) - len(rest)
-        sentence = text[shift : _clause_end(text, shift)]
+    for match in list(_PHRASE.finditer(text))[: -_MOST_MARKS - 1 : -1]:
+        rest = text[match.end() : match.end() + _LONGEST_PLACE].lstrip(" \t\n:*$")
+        sentence = rest[: _clause_end(rest)]
         numbers = _first_kind(sentence)
         if numbers:
             return _final(sentence, numbers)
     return None
 
 
-def _clause_end(text: str, start: int) -> int:
-    match = _SENTENCE_END.search(text, start)
+def _clause_end(text: str) -> int:
+    match = _SENTENCE_END.search(text)
     return match.start() if match else len(text)
 
 

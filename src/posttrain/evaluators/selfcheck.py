@@ -36,9 +36,7 @@ def self_check(spec: TaskSpec, items: Sequence[Item], *, score: Scorer) -> SelfC
     empty = score(_answered(job, [""] * len(items)))
     check = SelfCheck(gold=gold.score.value, empty=empty.score.value, n=len(items))
     if not gold.score.metric.better(check.gold, check.empty):
-        raise PluginError(
-            f"{spec.id}: gold answers score {check.gold:.2f}, empty ones {check.empty:.2f}"
-        )
+        raise PluginError(f"{spec.id}: gold answers score {check.gold:.2f}, empty ones {check.empty:.2f}")
     perfect = gold.score.metric.direction == "minimize" or (check.gold == 100.0 and check.empty == 0.0)
     if perfect:
         return check
