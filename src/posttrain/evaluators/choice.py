@@ -16,7 +16,7 @@ from posttrain.evaluators.aggregate import Judgement
 
 _LETTER = re.compile(r"\(([A-Z])\)")
 _PHRASE = re.compile(r"\banswers?\s*(?:is|was|=|:)\s*:?", re.IGNORECASE)
-_MARKUP = re.compile(r"[*_`$\\{}\"']|\\(?:boxed|text)")
+_MARKUP = re.compile(r"\\(?:boxed|text)|[*_`$\\{}\"']")
 
 
 class ChoiceSettings(Frozen):
