@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from posttrain.core.errors import InfrastructureError
+from posttrain.core.errors import InfrastructureError, UsageError
 from posttrain.infra.processes import Command, KillMode, Spawner, why_no_namespace
 from posttrain.infra.sandbox import View, choose_uid, hand_over
 
@@ -36,10 +36,14 @@ def probe_levels(spawner: Spawner) -> Levels:
     if mode == "best-effort":
         return Levels(kill_mode=mode, why_no_bwrap=why_no_namespace() or "pid namespaces are not in use")
     with tempfile.TemporaryDirectory(prefix="posttrain-") as folder:
-        return Levels(kill_mode=mode, why_no_bwrap=_try(spawner, Path(folder).resolve()))
+        try:
+            why_not = _trial(spawner, Path(folder).resolve())
+        except (UsageError, InfrastructureError) as error:
+            why_not = str(error)
+    return Levels(kill_mode=mode, why_no_bwrap=why_not)
 
 
-def _try(spawner: Spawner, folder: Path) -> str | None:
+def _trial(spawner: Spawner, folder: Path) -> str | None:
     workspace, log = folder / "workspace", folder / "log"
     workspace.mkdir()
     uid = choose_uid(folder.name) if os.getuid() == 0 else None
@@ -49,11 +53,8 @@ def _try(spawner: Spawner, folder: Path) -> str | None:
     command = Command(
         argv=[sys.executable, "-c", _TRIAL], cwd=workspace, env={"PATH": os.defpath}, stdout=log, view=view
     )
-    try:
-        with spawner.spawn(command, name="isolation trial") as child:
-            code = child.wait(_TRIAL_S)
-    except InfrastructureError as error:
-        return str(error)
+    with spawner.spawn(command, name="isolation trial") as child:
+        code = child.wait(_TRIAL_S)
     if code == 0 and (workspace / "written").exists():
         return None
     lines = log.read_text("utf-8", "replace").split("\n")

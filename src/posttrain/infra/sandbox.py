@@ -163,16 +163,18 @@ def _accounts(uid: int, home: Path) -> dict[str, bytes]:
 
 
 def choose_uid(name: str) -> int:
-    """A user id for the run `name` that no account and no running process has; the same again if free."""
-    small = not _is_mapped(_UIDS[-1])
-    candidates = _UIDS_OF_SMALL_MAPS if small else _UIDS
+    """A user id for the run `name` that no account and no running process has; the same again if free.
+
+    UsageError where there is none.
+    """
+    candidates = next((ids for ids in (_UIDS, _UIDS_OF_SMALL_MAPS) if _is_mapped(ids[-1])), range(0))
     taken = {entry.pw_uid for entry in pwd.getpwall()} | set(_uids_in_use())
     start = zlib.crc32(name.encode())
     for step in range(len(candidates)):
         uid = candidates[(start + step) % len(candidates)]
         if uid not in taken:
             return uid
-    raise UsageError(f"uid: all of {candidates[0]} to {candidates[-1]} are in use")
+    raise UsageError("uid: this machine has no user id to spare (a container with too few of them?)")
 
 
 def _is_mapped(uid: int) -> bool:
