@@ -90,7 +90,7 @@ class Bench:
             purpose=purpose,
             code=self.code,
             python=sys.executable,
-            command=f"{command} # config.yaml" if "config.yaml" not in command else command,
+            command=command if "config.yaml" in command else f": config.yaml\n{command}",
             results=results or self.results(name).root,
             limit=limit,
             more=more,

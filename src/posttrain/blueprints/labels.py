@@ -54,7 +54,7 @@ _ALIASES = {"exp_other": Label.NOTES, "exp_other_info": Label.NOTES, "exp_note":
 _DECORATION = re.compile(
     r"(?:\s+|>|(?P<heading>\#{1,6}(?=[\s\[【*`]))|[-+•](?=\s)|\*(?=[\s\[`])|\*{1,3}(?=\S)|__|`+|\|"
     r"|\d{1,2}\s*[.)、．](?!\d)|[（(]\d{1,2}[)）]|[①-⑩]|[一二三四五六七八九十]{1,2}[、.．]|\[[ xX]\](?=\s)"
-    r"|[\u2600-\u27bf\U0001F300-\U0001FAFF]\ufe0f?)+"
+    r"|[\u2190-\u2bff\U0001F000-\U0001FAFF]\ufe0f?)+"
 )
 _CLOSING = r"(?:\s|\*{1,3}(?=[\s:：=(（|]|$)|__(?=[\s:：=(（|]|$)|`+(?=[\s:：=|]|$))*"
 _HINT = r"(?:[（(][^（）()]{1,40}[)）])?"
@@ -76,7 +76,7 @@ _TITLE_OF = {
     label: re.compile(rf"(?:{_title_pattern(titles)}){_CLOSING}{_HINT}{_CLOSING}{_COLON}", re.IGNORECASE)
     for label, titles in _TITLES.items()
 }
-_HINT_AND_COLON = re.compile(rf"{_CLOSING}(?:{_HINT}){_CLOSING}[:：=|]?{_CLOSING}")
+_HINT_AND_COLON = re.compile(rf"{_CLOSING}(?:{_HINT}){_CLOSING}(?:[:：=|]|[-–—](?=\s))?{_CLOSING}")
 _ANY_TITLE = re.compile(rf"[^/`~.:：]{{1,40}}[:：]{_CLOSING}")
 _PATHS = {Label.CODEBASE, Label.PYTHON, Label.YAML, Label.RESULTS}
 

@@ -35,18 +35,18 @@ class LimitError(ValueError):
 
 def parse_limit(text: str) -> tuple[float, bool]:
     """(seconds, whether a unit was given) of one limit, possibly said twice; a bare number means hours."""
-    text = _plain(text)
+    plain = _plain(text)
     if "$" in text:
         raise LimitError(f"the placeholder in {text!r} is not filled in")
-    if re.search(r"(?:^|\s)[-−]\s*\d", text):
+    if re.search(r"(?:^|\s)[-−]\s*\d", plain):
         raise LimitError(f"{text!r} is negative")
-    found = {_sum(group) for group in _groups(text)}
+    found = {_sum(group) for group in _groups(plain)}
     if len(found) > 1:
         raise LimitError(f"{text!r} names different times")
     if found:
         return _checked(found.pop(), text), True
-    numbers = re.findall(r"\d+(?:\.\d+)?", text)
-    if len(numbers) == 1 and not re.search(r"\d\s*[a-z%:/]", text, re.IGNORECASE):
+    numbers = re.findall(r"\d+(?:\.\d+)?", plain)
+    if len(numbers) == 1 and not re.search(r"\d\s*[a-z%:/]", plain, re.IGNORECASE):
         return _checked(float(numbers[0]) * 3600, text), False
     raise LimitError(f"{text!r} is no time limit; write 8h, 90m, 8 小时 or 2 hours")
 

@@ -34,6 +34,8 @@ def text_value(lines: Sequence[Line]) -> tuple[str, int]:
             ended = text.startswith("#")
         else:
             paragraphs[-1] = _join(paragraphs[-1], text)
+    if len(paragraphs) == 1:  # a list of one item is a sentence
+        paragraphs[0] = re.sub(r"^[-*+•]\s+", "", paragraphs[0])
     return "\n".join(_unwrapped(paragraph) for paragraph in paragraphs).strip(), filled[0][0]
 
 

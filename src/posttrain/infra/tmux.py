@@ -80,7 +80,7 @@ class Tmux:
         """A new, empty session with a shell in `folder`; TmuxError if the name is taken."""
         text = self._ask(
             "new-session", "-d", "-P", "-F", "#{session_id} #{session_created} #{session_name}",
-            "-x", "200", "-y", "50", "-s", name, "-c", str(folder),
+            "-x", "200", "-y", "50", "-s", _literal(name), "-c", _literal(str(folder)),
         )  # fmt: skip
         if not text:
             raise TmuxError(f"tmux did not create the session {name!r}")
@@ -138,9 +138,15 @@ class Tmux:
         raise TmuxError(f"tmux {arguments[0]}: {complaint or f'exit {done.returncode}'}")
 
 
+def _literal(text: str) -> str:
+    """`#` would begin a format."""
+    return text.replace("#", "##")
+
+
 def mangled(name: str) -> str:
     """What tmux makes of a name that it does not take as it is."""
-    return re.sub(r"[.:]", "_", name)
+    name = re.sub(r"[.:]", "_", name).replace("\\", "\\\\")
+    return re.sub(r"\$(?=[A-Za-z_{])", r"\\$", name)
 
 
 def safe_name(text: str, *, longest: int = 48) -> str:
