@@ -129,6 +129,7 @@ ORDER = [
     ("She earns 9 * 2 = $18 every day (see step 4).", "18"),
     ("18\n18", "18"),
     ("It is 7.\nUser: and 3 + 3?\n6", "7"),
+    ("For each question: 3 points. So 5 questions give 15.\n#### 15", "15"),
 ]
 
 NO_SINGLE_NUMBER = [

@@ -22,8 +22,11 @@ Strata = Mapping[str, Sequence[float]]
 
 def weighted_mean(strata: Strata, *, macro: bool) -> float:
     """The plain mean over strata if `macro`, else over items."""
-    weights = _weights(strata, macro=macro)
-    return sum(weights[name] * sum(values) / len(values) for name, values in strata.items())
+    _check(strata)
+    if macro:
+        return math.fsum(math.fsum(values) / len(values) for values in strata.values()) / len(strata)
+    everything = [value for values in strata.values() for value in values]
+    return math.fsum(everything) / len(everything)
 
 
 def standard_error(strata: Strata, *, macro: bool) -> float:
@@ -85,9 +88,13 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
 
-def _weights(strata: Strata, *, macro: bool) -> dict[str, float]:
+def _check(strata: Strata) -> None:
     if not strata or not all(strata.values()):
         raise ValueError("a score needs at least one item in every stratum")
+
+
+def _weights(strata: Strata, *, macro: bool) -> dict[str, float]:
+    _check(strata)
     total = sum(len(values) for values in strata.values())
     return {name: 1 / len(strata) if macro else len(values) / total for name, values in strata.items()}
 

@@ -27,9 +27,10 @@ _LONGEST_PLACE = 300
 _MOST_MARKS = 50
 
 _QUESTION = re.compile(
-    r"(?:^|(?<=\s))(?:question|problem)\s*\d*\s*:|^\s*q\s*\d*\s*[:.]|^\s*(?:user|human)\s*:|<\|im_start\|>",
-    re.IGNORECASE | re.MULTILINE,
+    r"^\s*(?i:question|problem|q|user|human)\s*\d*\s*:|(?<=\s)Question\s*\d*\s*:|<\|im_start\|>",
+    re.MULTILINE,
 )
+"""A further question begins at the start of a line, or with a capital within one."""
 _HASHES = re.compile(r"####[ \t]*(?:(?:the\s+)?(?:final\s+)?answer(?:\s+is)?\s*:?[ \t]*)?", re.IGNORECASE)
 _HEADING = re.compile(r"\s*[.):]\s+\w")
 _PHRASE = re.compile(

@@ -19,6 +19,7 @@ _JUDGES = {
     "choice": "posttrain.evaluators.choice:ChoiceJudge",
     "numeric": "posttrain.evaluators.numeric:NumericJudge",
     "exact": "posttrain.evaluators.exact:ExactJudge",
+    "math": "posttrain.evaluators.math:MathJudge",
     "by_kind": "posttrain.evaluators.by_kind:KindJudge",
 }
 """Evaluators that look at one text at a time: class taking the task's settings."""
