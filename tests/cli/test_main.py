@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import os
 import resource
 import subprocess
@@ -60,17 +58,14 @@ def test_help_names_every_command() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_there_and_says_what_the_root_help_says(name: str) -> None:
-    entry = COMMANDS[name]
-    module, attribute = entry.target.split(":")
-    command = getattr(importlib.import_module(f"posttrain.cli.{module}"), attribute)
-    assert inspect.getdoc(command).splitlines()[0] == entry.help
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_its_own_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_says_first_what_the_root_help_says(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     assert execute([name, "--help"]) == 0
-    assert f"posttrain {name}" in capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"posttrain {name}" in shown
+    assert COMMANDS[name].help in shown
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,7 +27,7 @@ def test_without_a_terminal_there_are_plain_lines(capsys: pytest.CaptureFixture[
             report(done, 100)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith("grading val: 100 of 100 in ")
+    assert lines[0].startswith("grading val: 100 of 100, ")
     assert lines[0].endswith(" items/s")
 
 

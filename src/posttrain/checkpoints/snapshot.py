@@ -46,8 +46,10 @@ from posttrain.core.frozen import Frozen
 from posttrain.infra.digests import digest_value
 from posttrain.infra.files import sync_folder
 
-SMALL_FILES = ("config.json", "generation_config.json")
-"""What is read as data besides weights and their index. Nothing else of a submission is ever looked at."""
+SMALL_FILES = ("config.json", "generation_config.json", "scripted.json")
+"""What is read as data besides weights and their index. Nothing else of a submission is ever looked at.
+
+scripted.json is what the scripted engine answers by; no other engine opens it."""
 BLOCK = 1 << 20
 _ROOM = 1.1
 _FLOAT32_BYTES = 4

@@ -46,8 +46,8 @@ COMMANDS: dict[str, Entry] = {
     "show": Entry("show:show", "Show one run: what was asked, what happened, every submission.", _LOOK),
     "results": Entry("results:results", "The table over runs, with intervals and lifts.", _LOOK),
     "logs": Entry("logs:logs", "Print or follow the logs of a run.", _LOOK),
-    "blueprint": Entry("blueprint:app", "Check, run, watch and stop experiment blueprints.", _WORK),
-    "wait": Entry("blueprint:wait", "Wait until the command in a tmux session has ended.", _LOOK),
+    "blueprint": Entry("blueprint:app", "Experiment blueprints: check, run, look at, stop.", _WORK),
+    "wait": Entry("blueprint:wait", "Wait; exit 0 still running, 1 command ended or session gone, 2 cannot tell: look again.", _LOOK),
     "verify": Entry("verify:verify", "Recompute the chain of a run and every exported number.", _CHECK),
 }
 

@@ -104,8 +104,10 @@ def as_data(shown: Shown) -> dict[str, object]:
 
 def print_run(shown: Shown) -> None:
     """The run for people: facts, the result, the table of submissions, where its files lie."""
-    for name, text in _facts(shown):
-        print(f"{name:<12}{printable(text)}")
+    facts = list(_facts(shown))
+    width = max(len(name) for name, _ in facts) + 2
+    for name, text in facts:
+        print(f"{name:<{width}}{printable(text)}")
     if shown.grades:
         print()
         _print_submissions(shown)
@@ -197,12 +199,12 @@ def _print_submissions(shown: Shown) -> None:
     start = shown.record.started if shown.record else shown.grades[0].timestamp
     print_table(
         ("id", "at", "status", "score", "interval", "improvement", "path", "remarks"),
-        [_submission(grade, start) for grade in shown.grades],
+        [_submission(grade, start, shown.paths.workspace.root) for grade in shown.grades],
         right=("id", "at", "score"),
     )
 
 
-def _submission(grade: Grade, start: str) -> Sequence[str]:
+def _submission(grade: Grade, start: str, workspace: Path) -> Sequence[str]:
     at = datetime.fromisoformat(grade.timestamp) - datetime.fromisoformat(start)
     score, improved = grade.score, grade.improvement
     return (
@@ -212,7 +214,7 @@ def _submission(grade: Grade, start: str) -> Sequence[str]:
         points(score.value if score else None),
         f"[{points(score.ci95[0])}, {points(score.ci95[1])}]" if score else "",
         gain(improved.value, improved.ci95) if improved else "",
-        printable(grade.model_path),
+        printable(grade.model_path.removeprefix(f"{workspace}/")),
         printable(" ".join("; ".join(_remarks(grade)).split())),
     )
 

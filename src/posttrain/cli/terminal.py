@@ -49,12 +49,12 @@ def _bar(title: str, stream: TextIO) -> Iterator[Progress]:
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
-    started = time.monotonic()
+    pace = _Pace()
     with RichProgress(*columns, console=RichConsole(file=stream)) as bars:
         task = bars.add_task(title, total=None, rate="")
 
         def report(done: int, total: int) -> None:
-            bars.update(task, completed=done, total=total, rate=_rate(done, time.monotonic() - started))
+            bars.update(task, completed=done, total=total, rate=pace.rate(done))
 
         yield report
 
@@ -62,27 +62,42 @@ def _bar(title: str, stream: TextIO) -> Iterator[Progress]:
 @contextmanager
 def _lines(title: str, say: Callable[[str], None]) -> Iterator[Progress]:
     """A line at most every ten seconds, and one when all is done."""
-    started = time.monotonic()
-    last = started
+    pace = _Pace()
+    last = time.monotonic()
 
     def report(done: int, total: int) -> None:
         nonlocal last
-        now = time.monotonic()
-        if done < total and now - last < _LINE_EVERY_S:
+        told = pace.told(done, total)
+        if done < total and time.monotonic() - last < _LINE_EVERY_S:
             return
-        last = now
-        say(f"{title}: {done} of {total}{_pace(done, total, now - started)}")
+        last = time.monotonic()
+        say(f"{title}: {done} of {total}{told}")
 
     yield report
 
 
-def _pace(done: int, total: int, seconds: float) -> str:
-    if done <= 0 or seconds <= 0:
-        return ""
-    if done >= total:
-        return f" in {seconds:.1f} s, {_rate(done, seconds)}"
-    return f", {_rate(done, seconds)}, {format_duration((total - done) * seconds / done)} left"
+class _Pace:
+    """How fast items come, counted from the first report: loading a model before it is no item's time."""
 
+    def __init__(self) -> None:
+        self._first: tuple[float, int] | None = None
 
-def _rate(done: int, seconds: float) -> str:
-    return f"{done / seconds:.1f} items/s" if done > 0 and seconds > 0 else ""
+    def rate(self, done: int) -> str:
+        """`12.3 items/s`, or nothing as long as it cannot be told."""
+        speed = self._speed(done)
+        return f"{speed:.1f} items/s" if speed else ""
+
+    def told(self, done: int, total: int) -> str:
+        """Rate and, while it goes on, what is left; starts with a comma."""
+        speed = self._speed(done)
+        if not speed:
+            return ""
+        left = f", {format_duration((total - done) / speed)} left" if done < total else ""
+        return f", {speed:.1f} items/s{left}"
+
+    def _speed(self, done: int) -> float | None:
+        now = time.monotonic()
+        if self._first is None:
+            self._first = (now, done)
+        started, before = self._first
+        return (done - before) / (now - started) if done > before and now > started else None

@@ -22,6 +22,7 @@ from posttrain.engines.plan import Wanted, choose_engine, choose_numeric
 from posttrain.grading.ledger import Ledger
 from posttrain.grading.workers import Assessor, Exam, ItemRecord, read_items
 from posttrain.infra.datasets import TaskSource
+from posttrain.infra.gpus import list_gpus
 from posttrain.infra.model_folder import check_model_folder, read_facts
 from posttrain.infra.models import resolve_model
 from posttrain.infra.processes import Spawner
@@ -31,7 +32,7 @@ from posttrain.runs.folder import Footprint
 from posttrain.runs.history import Measured
 from posttrain.runs.lab import Lab, Terminal
 from posttrain.runs.log import RunLog
-from posttrain.runs.plan import FROZEN_DATE, choose, prepare, visible_gpus
+from posttrain.runs.plan import FROZEN_DATE, choose, prepare
 from posttrain.runs.session import Session
 from posttrain.runs.signals import StopSignals
 
@@ -72,16 +73,20 @@ def grade_folder(request: GradeRequest, *, lab: Lab, terminal: Terminal) -> Fold
     take, and the lab's own errors as a run does.
     """
     task = lab.tasks.load(request.task)
-    engine = choose_engine(request.engine, gpus=visible_gpus(lab), needs=task.needs)
+    gpus = [gpu.id for gpu in list_gpus(visible=lab.host_env.get("CUDA_VISIBLE_DEVICES"))]
+    engine = choose_engine(request.engine, gpus=gpus, needs=task.needs)
     if not request.model_path.is_dir():
         raise UsageError(f"--model-path: {request.model_path} is not a folder")
-    with _scratch(lab.paths) as paths, StopSignals() as signals, signals.interruptible(), Spawner() as spawner:
+    with (
+        _scratch(lab.paths) as paths,
+        StopSignals() as signals,
+        signals.interruptible(),
+        Spawner() as spawner,
+    ):
         base = _base_folder(request, lab, terminal)
         items = _items(_data(request, task, lab, terminal, spawner), request.split)
         facts = read_facts(base)
-        settings = prompt_settings(
-            task, has_chat_template=facts.has_chat_template, frozen_date=FROZEN_DATE
-        )
+        settings = prompt_settings(task, has_chat_template=facts.has_chat_template, frozen_date=FROZEN_DATE)
         exam = Exam(
             split="val" if request.split == "val" else "test",
             task=task,
@@ -166,9 +171,7 @@ def measure_baseline(request: RunRequest, *, lab: Lab, terminal: Terminal) -> tu
     with _scratch(lab.paths) as paths, StopSignals() as signals:
         chosen = choose(request, lab)
         with closing(chosen.listener), RunLog(paths.run_log) as log, Spawner() as spawner:
-            prepared = prepare(
-                chosen, lab, paths=paths, spawner=spawner, signals=signals, say=terminal.say
-            )
+            prepared = prepare(chosen, lab, paths=paths, spawner=spawner, signals=signals, say=terminal.say)
             clock = Clock(paths.clock, timeout_s=request.timeout_s)
             with Ledger(paths.ledger, torn=paths.torn) as ledger:
                 session = Session(lab, paths, prepared, log, ledger, clock, spawner, signals, terminal)
