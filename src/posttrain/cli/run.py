@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,17 +15,23 @@ from posttrain.core.runs import RunRecord, RunRequest, Status
 from posttrain.core.scores import Score
 from posttrain.infra.durations import format_duration, parse_duration
 
+if TYPE_CHECKING:
+    from posttrain.runs.lab import Lab
+
 _STOPPED = {"SIGHUP": 129, "SIGINT": 130, "SIGTERM": 143}
 _DEFAULT_PORT = 5000
 
 
 def run(
     *,
-    agent: Annotated[str, typer.Option("--agent", "-a", help="Agent folder, or folder:profile.")],
-    task: Annotated[str, typer.Option("--task", "-t", help="Task, or task:variant.")],
+    agent: Annotated[
+        str | None, typer.Option("--agent", "-a", help="Agent folder, or folder:profile. Required.")
+    ] = None,
+    task: Annotated[str | None, typer.Option("--task", "-t", help="Task, or task:variant. Required.")] = None,
     model: Annotated[
-        str, typer.Option("--model", "-m", help="Base model: org/name, a folder, pypi:…, smollm2-135m.")
-    ],
+        str | None,
+        typer.Option("--model", "-m", help="Base model: org/name, a folder, pypi:…, smollm2-135m. Required."),
+    ] = None,
     timeout: Annotated[str, typer.Option(help="The agent's budget: 7200, 45m, 12h, 1h30m.")] = "12h",
     port: Annotated[int | None, typer.Option(help="Port of the grading server [default: 5000].")] = None,
     protocol: Annotated[
@@ -53,13 +59,25 @@ def run(
     split_salt: Annotated[
         Literal["public", "private"], typer.Option(help="Key of the splits: shared by all labs, or your own.")
     ] = "public",
+    resume: Annotated[
+        str | None, typer.Option("--resume", help="Go on with this interrupted run; takes all from it.")
+    ] = None,
+    allow_version_change: Annotated[
+        bool, typer.Option("--allow-version-change", help="With --resume: a newer posttrain may go on.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The record as one JSON document.")] = False,
+    context: typer.Context,
 ) -> int:
     """One run, start to record."""
+    if resume is None:
+        named = {"--agent": agent, "--task": task, "--model": model}
+        missing = [name for name, value in named.items() if value is None]
+        if missing:
+            raise UsageError(f"{', '.join(missing)}: required (or --resume RUN)")
     request = RunRequest(
-        agent=agent,
-        task=task,
-        model=model,
+        agent=agent or "",
+        task=task or "",
+        model=model or "",
         timeout_s=parse_duration(timeout, field="--timeout"),
         port=_DEFAULT_PORT if port is None else _port(port),
         port_given=port is not None,
@@ -75,16 +93,46 @@ def run(
         grading_memory=grading_memory,
         split_salt=split_salt,
     )
-    from posttrain.runs.orchestrator import run as start  # FastAPI and the like: not for --help
+    from posttrain.runs import orchestrator  # FastAPI and the like: not for --help
 
-    lab = open_lab(writable=True)
-    record = start(request, lab=lab, terminal=Console(beside_json=as_json))
-    paths = lab.paths.run(request.task, record.run_id)
+    lab, terminal = open_lab(writable=True), Console(beside_json=as_json)
+    if resume is None:
+        record = orchestrator.run(request, lab=lab, terminal=terminal)
+    else:
+        _check_against(resume, request, given=_given(context), lab=lab)
+        record = orchestrator.resume(
+            resume, lab=lab, terminal=terminal, allow_version_change=allow_version_change
+        )
     if as_json:
         print_json(record)
     else:
+        paths = lab.paths.find_run(record.run_id)
+        assert paths is not None
         _summarise(record, paths)
     return exit_code(record)
+
+
+def _given(context: typer.Context) -> set[str]:
+    """Names of the parameters that stood on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def _check_against(run_id: str, asked: RunRequest, *, given: set[str], lab: Lab) -> None:
+    """A resumed run is what it was; UsageError names an option beside --resume that says otherwise."""
+    from posttrain.runs.resuming import read_request
+
+    paths = lab.paths.find_run(run_id)
+    if paths is None:
+        raise UsageError(f"--resume: no run {run_id!r} in {lab.paths.home} (see posttrain list runs)")
+    kept = read_request(paths)
+    for name in sorted(given):
+        field = {"timeout": "timeout_s", "grading_timeout": "grading_timeout_s"}.get(name, name)
+        if field in RunRequest.model_fields and getattr(asked, field) != getattr(kept, field):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{option}: run {run_id} was started with {getattr(kept, field)!r}; leave the option out"
+            )
 
 
 def _port(port: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from posttrain.benchmarks.prompts import build_prompts
 from posttrain.core.engine import Progress
 from posttrain.core.errors import InfrastructureError
@@ -35,6 +37,23 @@ def assessor(
         kill_mode=session.spawner.kill_mode,
         baseline=None if baseline is None else baseline.evaluation,
         progress=progress,
+    )
+
+
+def assess(
+    session: Session,
+    split: Split,
+    folder: Path | None,
+    *,
+    label: str,
+    progress: Progress,
+    baseline: Assessment | None = None,
+) -> Assessment:
+    """Grade a folder, or the base, by workers of its own on the first device of the plan."""
+    gpu = session.plan.gpus[0] if session.plan.gpus else None
+    worker = assessor(session, split, baseline=baseline, progress=progress)
+    return worker.assess(
+        folder, label=label, gpu=gpu, on_fault=lambda error: session.log.event(f"{label}: {error}; once more")
     )
 
 

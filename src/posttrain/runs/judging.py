@@ -11,7 +11,7 @@ from posttrain.core.scores import Evaluation, Improvement
 from posttrain.evaluators.improvement import best_of_k, identical, improvement, overfit
 from posttrain.grading.grader import Grader
 from posttrain.grading.verdicts import COPY_OF_BASE
-from posttrain.runs.assessing import assessor, read_evaluation
+from posttrain.runs.assessing import assess, read_evaluation
 from posttrain.runs.selection import Selected, select
 from posttrain.runs.session import Session
 
@@ -62,11 +62,11 @@ def _test(session: Session, grade: Grade, grader: Grader, baseline: Assessment) 
     """One grading on test by a fresh worker. What could be graded before and can't be now is our fault."""
     folder = grader.copy_of(grade)
     with session.terminal.progress("final test") as progress, session.signals.interruptible():
-        judge_on_test = assessor(session, "test", baseline=baseline, progress=progress)
         try:
-            return judge_on_test.assess(folder, label=FINAL).evaluation
+            graded = assess(session, "test", folder, label=FINAL, progress=progress, baseline=baseline)
         except SubmissionFault as fault:
             raise InfrastructureError(f"final test of submission {grade.submission_id}: {fault}") from fault
+    return graded.evaluation
 
 
 def _best_of(session: Session, chosen: Selected, grades: tuple[Grade, ...], baseline: Assessment) -> Result:

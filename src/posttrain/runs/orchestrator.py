@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 
+from posttrain import __version__
 from posttrain.core.errors import PosttrainError, Stopped, UsageError
-from posttrain.core.paths import RunPaths
 from posttrain.core.runs import RunRecord, RunRequest
 from posttrain.grading.ledger import Ledger
 from posttrain.infra.files import write_json
@@ -23,10 +24,13 @@ from posttrain.runs import steps
 from posttrain.runs.clock import Clock
 from posttrain.runs.closing import Ending, close, plan_digest
 from posttrain.runs.folder import Footprint, locked, new_run
+from posttrain.runs.harness import Harness
+from posttrain.runs.isolation import doorway
 from posttrain.runs.judging import judge
 from posttrain.runs.lab import Lab, Terminal
 from posttrain.runs.log import RunLog
 from posttrain.runs.plan import Chosen, choose, prepare
+from posttrain.runs.resuming import closed_record, planned, read_request
 from posttrain.runs.session import Session
 from posttrain.runs.signals import StopSignals
 
@@ -39,35 +43,63 @@ def run(request: RunRequest, *, lab: Lab, terminal: Terminal) -> RunRecord:
     """
     footprint, paths = Footprint(lab.paths.home), None
     try:
-        with StopSignals() as signals:
-            chosen = choose(request, lab)
-            with closing(chosen.listener):
+        with StopSignals() as signals, Spawner() as spawner:
+            chosen = choose(request, lab, spawner)
+            with doorway(request, chosen.network) as door:
                 paths = new_run(lab.paths, request, now=datetime.now())  # noqa: DTZ005 - for people to read
-                with locked(paths), RunLog(paths.run_log) as log, Spawner() as spawner, told(log):
-                    announce(chosen, paths, terminal)
-                    prepared = prepare(
-                        chosen, lab, paths=paths, spawner=spawner, signals=signals, say=terminal.say
-                    )
-                    write_json(paths.plan, prepared.plan)
-                    clock = Clock(paths.clock, timeout_s=request.timeout_s)
-                    with Ledger(paths.ledger, torn=paths.torn) as ledger:
-                        ledger.append("opened", {"plan": plan_digest(prepared.plan)})
-                        return conduct(
-                            Session(lab, paths, prepared, log, ledger, clock, spawner, signals, terminal)
-                        )
+                with locked(paths):
+                    return work(chosen, Harness(lab, paths, spawner, signals, terminal, door))
     except UsageError:
         footprint.erase(paths)
         raise
 
 
-def announce(chosen: Chosen, paths: RunPaths, terminal: Terminal) -> None:
+def resume(run_id: str, *, lab: Lab, terminal: Terminal, allow_version_change: bool = False) -> RunRecord:
+    """Go on with an interrupted run; a closed one is returned as it is.
+
+    Raises UsageError if there is no such run, if another harness works on it, or if its plan cannot be
+    carried out as it was made.
+    """
+    paths = lab.paths.find_run(run_id)
+    if paths is None:
+        raise UsageError(f"--resume: no run {run_id!r} in {lab.paths.home}")
+    with locked(paths):
+        closed = closed_record(paths)
+        if closed is not None:
+            return closed
+        with StopSignals() as signals, Spawner() as spawner:
+            request = read_request(paths)
+            chosen = choose(request, lab, spawner)
+            with doorway(request, chosen.network) as door:
+                harness = Harness(lab, paths, spawner, signals, terminal, door)
+                return work(chosen, harness, allow_version_change=allow_version_change)
+
+
+def work(chosen: Chosen, harness: Harness, *, allow_version_change: bool = False) -> RunRecord:
+    """Steps 2 to 10, in a run's folder that is ours alone meanwhile."""
+    paths = harness.paths
+    announce(harness)
+    with RunLog(paths.run_log) as log, told(log):
+        prepared = prepare(chosen, harness)
+        plan = planned(paths, fresh=prepared.plan, allow_version_change=allow_version_change)
+        if not paths.plan.exists():
+            write_json(paths.plan, plan)
+        with Ledger(paths.ledger, torn=paths.torn) as ledger:
+            clock = Clock.resumed(paths.clock, timeout_s=plan.request.timeout_s)
+            session = Session(harness, replace(prepared, plan=plan), log, ledger, clock)
+            open_story(session)
+            return conduct(session)
+
+
+def announce(harness: Harness) -> None:
     """Where to look while the run goes on."""
-    terminal.say(f"run {paths.run_id}")
+    paths, door, say = harness.paths, harness.door, harness.terminal.say
+    say(f"run {paths.run_id}")
     for path in (paths.run_log, paths.agent_log, paths.server_log):
-        terminal.say(f"  {path}")
-    terminal.say(f"  http://127.0.0.1:{chosen.port}/ (grading server; the agent alone knows the whole URL)")
-    if chosen.port_note is not None:
-        terminal.say(f"  {chosen.port_note}")
+        say(f"  {path}")
+    say(f"  http://127.0.0.1:{door.port}/ (grading server; the agent alone knows the whole URL)")
+    if door.note is not None:
+        say(f"  {door.note}")
 
 
 @contextmanager
@@ -78,6 +110,17 @@ def told(log: RunLog) -> Iterator[None]:
     except PosttrainError as error:
         log.event(str(error), level="ERROR")
         raise
+
+
+def open_story(session: Session) -> None:
+    """The first row of a run, or the row that says it was taken up again."""
+    plan = plan_digest(session.plan)
+    if session.history.opened is None:
+        session.ledger.append("opened", {"plan": plan})
+    else:
+        used = round(session.clock.used(), 3)
+        session.ledger.append("resumed", {"plan": plan, "version": __version__, "used_s": used})
+        session.tell(f"resumed with {used:.0f} s of the budget used", public=True)
 
 
 def conduct(session: Session) -> RunRecord:

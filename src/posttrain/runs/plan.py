@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import platform
 import shutil
-import socket
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -19,13 +17,11 @@ from posttrain.benchmarks.prompts import build_prompts, prompt_settings
 from posttrain.benchmarks.splits import make_items
 from posttrain.core.engine import PinnedPrompt, RenderedPrompt
 from posttrain.core.errors import UsageError
-from posttrain.core.paths import RunPaths
 from posttrain.core.runs import Isolation, ModelPlan, Network, RunPlan, RunRequest, TaskPlan
 from posttrain.core.scores import Item
 from posttrain.core.specs import AgentSpec, TaskSpec
 from posttrain.engines.client import EngineWorker
 from posttrain.engines.plan import EngineChoice, choose_engine, choose_numeric, library_versions
-from posttrain.grading.server import bind_tcp
 from posttrain.infra.datasets import TaskSource
 from posttrain.infra.digests import digest_tree
 from posttrain.infra.files import read_jsonl
@@ -33,8 +29,9 @@ from posttrain.infra.gpus import list_gpus
 from posttrain.infra.models import Model, resolve_model
 from posttrain.infra.processes import Spawner
 from posttrain.runs.facts import opened_base
+from posttrain.runs.harness import Harness
+from posttrain.runs.isolation import resolve_isolation, resolve_network
 from posttrain.runs.lab import Lab
-from posttrain.runs.signals import StopSignals
 
 SAMPLES = 3
 """Rendered rows that every workspace shows."""
@@ -42,8 +39,6 @@ KEPT_CHECKPOINTS = 8
 """How many submissions the disk must hold before a run starts."""
 FROZEN_DATE = "2025-01-01"
 """The day that templates see which ask for today's: a number must not depend on when it was measured."""
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -56,12 +51,6 @@ class Chosen:
     engine: EngineChoice
     isolation: Isolation
     network: Network
-    listener: socket.socket
-    port_note: str | None
-
-    @property
-    def port(self) -> int:
-        return int(self.listener.getsockname()[1])
 
 
 @dataclass(frozen=True)
@@ -91,42 +80,25 @@ class Prepared:
         return self.data.val if split == "val" else self.data.test
 
 
-def choose(request: RunRequest, lab: Lab) -> Chosen:
+def choose(request: RunRequest, lab: Lab, spawner: Spawner) -> Chosen:
     """Resolve names and check what can be checked without fetching. UsageError names what is wrong."""
     agent = lab.agents.load(request.agent)
     task = lab.tasks.load(request.task)
     check_pass_env(request.pass_env, lab.host_env)
     engine = choose_engine(request.engine, gpus=_visible_gpus(lab), needs=task.needs)
-    isolation = _isolation(request)
-    listener, note = bind_tcp(request.port, given=request.port_given)
-    return Chosen(
-        request=request,
-        agent=agent,
-        task=task,
-        engine=engine,
-        isolation=isolation,
-        network="host" if isolation == "none" else request.network or agent.network,
-        listener=listener,
-        port_note=note,
-    )
-
-
-def _isolation(request: RunRequest) -> Isolation:
-    if request.sandbox == "bwrap":
-        raise UsageError("--sandbox bwrap: not available yet; use --sandbox none (or auto)")
-    return "none"
+    isolation = resolve_isolation(request, spawner)
+    network = resolve_network(request, agent, isolation)
+    return Chosen(request, agent, task, engine, isolation, network)
 
 
 def _visible_gpus(lab: Lab) -> tuple[str, ...]:
     return tuple(gpu.id for gpu in list_gpus(visible=lab.host_env.get("CUDA_VISIBLE_DEVICES")))
 
 
-def prepare(
-    chosen: Chosen, lab: Lab, *, paths: RunPaths, spawner: Spawner, signals: StopSignals, say: Say
-) -> Prepared:
+def prepare(chosen: Chosen, harness: Harness) -> Prepared:
     """Fetch model and data, open the base once, and resolve everything into a plan."""
-    request = chosen.request
-    with signals.interruptible():
+    request, lab, say = chosen.request, harness.lab, harness.terminal.say
+    with harness.signals.interruptible():
         model = resolve_model(
             request.model, lab=lab.paths, sources=lab.sources, offline=lab.offline, progress=say
         )
@@ -136,7 +108,7 @@ def prepare(
             source=TaskSource(
                 task=chosen.task.name, lab=lab.paths, sources=lab.sources, offline=lab.offline, progress=say
             ),
-            spawner=spawner,
+            spawner=harness.spawner,
             salt=request.split_salt,
             protocol=request.protocol,
             limit=request.limit,
@@ -144,7 +116,7 @@ def prepare(
         for note in data.notes:
             say(note)
         _require_space(lab, model)
-        return _resolve(chosen, lab, model=model, data=data, paths=paths, spawner=spawner)
+        return _resolve(chosen, harness, model=model, data=data)
 
 
 def _require_space(lab: Lab, model: Model) -> None:
@@ -158,9 +130,8 @@ def _require_space(lab: Lab, model: Model) -> None:
         )
 
 
-def _resolve(
-    chosen: Chosen, lab: Lab, *, model: Model, data: TaskData, paths: RunPaths, spawner: Spawner
-) -> Prepared:
+def _resolve(chosen: Chosen, harness: Harness, *, model: Model, data: TaskData) -> Prepared:
+    lab, paths, spawner = harness.lab, harness.paths, harness.spawner
     request, task = chosen.request, chosen.task
     numeric = choose_numeric(
         chosen.engine, model=model.facts(), memory_share=request.grading_memory, seed=request.seed
@@ -207,7 +178,7 @@ def _resolve(
         host=platform.node(),
         gpus=chosen.engine.gpus,
         env_names=tuple(sorted({*chosen.agent.pass_env, *request.pass_env} & set(lab.host_env))),
-        port=chosen.port,
+        port=harness.door.port,
         created=datetime.now(UTC).isoformat(timespec="milliseconds"),
     )
     return Prepared(chosen=chosen, data=data, model=model, pinned=pinned, samples=opened.rendered, plan=plan)

@@ -1,4 +1,4 @@
-"""What all steps of one run share."""
+"""What the steps of one run share once its plan is made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from posttrain.core.runs import RunPlan
 from posttrain.grading.ledger import Ledger
 from posttrain.infra.processes import Spawner
 from posttrain.runs.clock import Clock
+from posttrain.runs.harness import Harness
 from posttrain.runs.history import History
+from posttrain.runs.isolation import Doorway
 from posttrain.runs.lab import Lab, Terminal
 from posttrain.runs.log import RunLog
 from posttrain.runs.plan import Prepared
@@ -19,17 +21,37 @@ from posttrain.runs.signals import StopSignals
 
 @dataclass(frozen=True)
 class Session:
-    """One harness at work on one run."""
+    """A harness with a plan, a ledger and a clock."""
 
-    lab: Lab
-    paths: RunPaths
+    harness: Harness
     prepared: Prepared
     log: RunLog
     ledger: Ledger
     clock: Clock
-    spawner: Spawner
-    signals: StopSignals
-    terminal: Terminal
+
+    @property
+    def lab(self) -> Lab:
+        return self.harness.lab
+
+    @property
+    def paths(self) -> RunPaths:
+        return self.harness.paths
+
+    @property
+    def spawner(self) -> Spawner:
+        return self.harness.spawner
+
+    @property
+    def signals(self) -> StopSignals:
+        return self.harness.signals
+
+    @property
+    def terminal(self) -> Terminal:
+        return self.harness.terminal
+
+    @property
+    def door(self) -> Doorway:
+        return self.harness.door
 
     @property
     def plan(self) -> RunPlan:

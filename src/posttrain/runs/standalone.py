@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,7 +29,9 @@ from posttrain.infra.processes import Spawner
 from posttrain.runs import steps
 from posttrain.runs.clock import Clock
 from posttrain.runs.folder import Footprint
+from posttrain.runs.harness import Harness
 from posttrain.runs.history import Measured
+from posttrain.runs.isolation import doorway
 from posttrain.runs.lab import Lab, Terminal
 from posttrain.runs.log import RunLog
 from posttrain.runs.plan import FROZEN_DATE, choose, prepare
@@ -168,14 +170,17 @@ class Baseline:
 
 def measure_baseline(request: RunRequest, *, lab: Lab, terminal: Terminal) -> tuple[Baseline, ...]:
     """The baselines that a run with this request would use, measured now if nobody has before."""
-    with _scratch(lab.paths) as paths, StopSignals() as signals:
-        chosen = choose(request, lab)
-        with closing(chosen.listener), RunLog(paths.run_log) as log, Spawner() as spawner:
-            prepared = prepare(chosen, lab, paths=paths, spawner=spawner, signals=signals, say=terminal.say)
+    with _scratch(lab.paths) as paths, StopSignals() as signals, Spawner() as spawner:
+        chosen = choose(request, lab, spawner)
+        with (
+            doorway(request, chosen.network) as door,
+            RunLog(paths.run_log) as log,
+            Ledger(paths.ledger, torn=paths.torn) as ledger,
+        ):
+            harness = Harness(lab, paths, spawner, signals, terminal, door)
             clock = Clock(paths.clock, timeout_s=request.timeout_s)
-            with Ledger(paths.ledger, torn=paths.torn) as ledger:
-                session = Session(lab, paths, prepared, log, ledger, clock, spawner, signals, terminal)
-                steps.check_task(session)
-                measured = steps.measure_baselines(session)
-                rows = [Measured.model_validate(r.data) for r in ledger.rows() if r.kind == "baseline"]
+            session = Session(harness, prepare(chosen, harness), log, ledger, clock)
+            steps.check_task(session)
+            measured = steps.measure_baselines(session)
+            rows = [Measured.model_validate(r.data) for r in ledger.rows() if r.kind == "baseline"]
     return tuple(Baseline(row.split, measured[row.split], row.cached) for row in rows)

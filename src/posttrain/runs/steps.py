@@ -26,12 +26,12 @@ from posttrain.grading.server import GradingServer, base_url, server_log
 from posttrain.grading.verdicts import Terms
 from posttrain.infra.digests import digest_value
 from posttrain.infra.files import write_json
-from posttrain.infra.sandbox import View
 from posttrain.runs import workspace
 from posttrain.runs.agent import Start, supervise
-from posttrain.runs.assessing import assessor
+from posttrain.runs.assessing import assess, assessor
 from posttrain.runs.baseline import baseline_key, cached_baseline
 from posttrain.runs.history import AgentEnd, Measured
+from posttrain.runs.isolation import AGENT_HOME, AGENT_TMP, agent_uid, agent_view, peer_uids
 from posttrain.runs.session import Session
 
 Baselines = Mapping[Split, Assessment]
@@ -42,8 +42,15 @@ Baselines = Mapping[Split, Assessment]
 
 def build_workspace(session: Session) -> None:
     """Make the agent's folder; once the agent has run there, it is left as it is."""
-    if session.history.started:
-        return
+    linked = session.plan.isolation == "none"
+    if not session.history.started:
+        workspace.build(_contents(session), session.paths, linked=linked)
+    elif linked:
+        workspace.relink(_contents(session), session.paths)
+    session.log.open_public(session.paths.public_log)
+
+
+def _contents(session: Session) -> workspace.Contents:
     prepared, plan, request = session.prepared, session.plan, session.plan.request
     served = prepared.items(session.served)
     facts = RunFacts(
@@ -61,7 +68,7 @@ def build_workspace(session: Session) -> None:
         gpus=plan.gpus,
         exposed=prepared.task.expose,
     )
-    contents = workspace.Contents(
+    return workspace.Contents(
         task=prepared.task,
         model_folder=prepared.model.folder,
         model_name=prepared.model.name,
@@ -72,8 +79,6 @@ def build_workspace(session: Session) -> None:
         rules=rules_text(),
         skills=None,
     )
-    workspace.build(contents, session.paths, linked=plan.isolation == "none")
-    session.log.open_public(session.paths.public_log)
 
 
 def check_task(session: Session) -> None:
@@ -126,12 +131,13 @@ def _baseline(session: Session, split: Split) -> Assessment:
     def measure() -> Assessment:
         title = f"baseline {split}"
         with session.terminal.progress(title) as progress, session.signals.interruptible():
-            return assessor(session, split, progress=progress).assess(None, label=f"baseline-{split}")
+            return assess(session, split, None, label=f"baseline-{split}", progress=progress)
 
     assessment, cached = cached_baseline(session.lab.paths.baselines, key, measure=measure)
     score = assessment.evaluation.score
-    row = Measured(split=split, key=digest_value(key), cached=cached, score=score)
-    session.ledger.append("baseline", row)
+    if session.history.baseline(split) is None:
+        row = Measured(split=split, key=digest_value(key), cached=cached, score=score)
+        session.ledger.append("baseline", row)
     how = "cached" if cached else f"measured in {assessment.total_s:.1f} s"
     session.tell(
         f"baseline {split}: {score.value:.1f} of {score.n} items ({how})", public=split == session.served
@@ -149,6 +155,8 @@ class Desk:
     grader: Grader
     exports: Exports
     url: str
+    uid: int | None
+    """The agent's own user id, where it has one."""
 
 
 @contextmanager
@@ -181,12 +189,14 @@ def grading(session: Session, baselines: Baselines) -> Iterator[Desk]:
         workspace=str(paths.workspace.root),
         nonce=secrets.token_hex(16),
     )
-    chosen = session.prepared.chosen
+    uid = agent_uid(plan.run_id, plan.isolation)
     with ExitStack() as stack:
         stack.enter_context(server_log(paths.server_log, redact))
-        stack.enter_context(GradingServer(build_app(service, secret=secret), [chosen.listener]))
+        app = build_app(service, secret=secret)
+        peers = peer_uids(uid, plan.isolation)
+        stack.enter_context(GradingServer(app, [session.door.listener], peer_uids=peers))
         stack.enter_context(grader)
-        yield Desk(grader=grader, exports=exports, url=base_url(chosen.port, secret))
+        yield Desk(grader=grader, exports=exports, url=base_url(session.door.port, secret), uid=uid)
 
 
 # --- steps 7 and 8: the agent
@@ -195,6 +205,10 @@ def grading(session: Session, baselines: Baselines) -> Iterator[Desk]:
 def run_agent(session: Session, desk: Desk) -> AgentEnd:
     """Start the clock and the agent; return when its whole process tree is gone."""
     clock, grader = session.clock, desk.grader
+    if clock.expired():  # an interrupted run that had used up its budget
+        end = AgentEnd(exit_code=None, at_deadline=True, used_s=round(clock.used(), 3))
+        session.ledger.append("stopped", end)
+        return end
     clock.start()
     desk.exports.began(clock.start_time)
     session.ledger.append(
@@ -236,16 +250,28 @@ def _start(session: Session, desk: Desk) -> Start:
         python=lab.python,
         resumed=session.history.resumed,
     )
+    agent, isolated = session.prepared.agent, plan.isolation == "bwrap"
     return Start(
-        agent=session.prepared.agent,
+        agent=agent,
         workspace=folder.root,
         env=agent_environment(
-            session.prepared.agent,
+            agent,
             contract,
             host=lab.host_env,
             network=plan.network,
             pass_env=plan.request.pass_env,
+            home=AGENT_HOME if isolated else None,
+            tmpdir=AGENT_TMP if isolated else None,
         ),
-        view=View.host(),
+        view=agent_view(
+            isolation=plan.isolation,
+            network=plan.network,
+            uid=desk.uid,
+            door=session.door,
+            workspace=folder.root,
+            mounts=workspace.mounts(_contents(session), session.paths),
+            agent=agent,
+            lab=lab,
+        ),
         log=session.paths.agent_log,
     )

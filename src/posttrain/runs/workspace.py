@@ -70,6 +70,14 @@ def build(contents: Contents, paths: RunPaths, *, linked: bool) -> None:
     _expose(contents.task, workspace.root)
 
 
+def relink(contents: Contents, paths: RunPaths) -> None:
+    """Point the links of a kept workspace at where things lie now: the lab home may have moved."""
+    for mount in mounts(contents, paths):
+        if mount.target.is_symlink() and mount.target.readlink() != mount.source:
+            mount.target.unlink()
+            mount.target.symlink_to(mount.source)
+
+
 def _place(mount: Mount, *, linked: bool) -> None:
     mount.target.parent.mkdir(parents=True, exist_ok=True)
     if mount.target.is_symlink() or mount.target.exists():
