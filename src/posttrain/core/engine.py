@@ -65,6 +65,8 @@ class NumericPlan(Frozen):
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     attention: str = "sdpa"
     threads: int = Field(default=1, ge=1)
+    lanes: int = Field(default=1, ge=1)
+    """Batches at a time, each with an equal share of the threads."""
     rows: int = Field(default=32, ge=1)
     """Rows per batch."""
     bucket_edges: tuple[int, ...] = ()
@@ -80,6 +82,8 @@ class BaseFacts(Frozen):
     """What a worker reports about the base model when it opens."""
 
     has_chat_template: bool
+    uses_date: bool = False
+    """Whether the template asks for today's date, which the plan must then freeze."""
     stop_token_ids: tuple[int, ...]
     """Tokenizer's eos, generation config's eos and the template's end of turn together."""
     max_length: int | None = None
@@ -197,5 +201,10 @@ class Engine(Protocol):
         generation: GenerationSettings,
         progress: Progress,
     ) -> list[Output]:
-        """Answers in the order of the prompts."""
+        """Answers in the order of the prompts, `generation.samples` of each one after the other."""
+        ...
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What a reader of the last generation's score should know."""
         ...

@@ -1,0 +1,109 @@
+"""Which engine, on which device, with which numbers: decided once for base and submissions alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Literal
+
+import psutil
+
+from posttrain.core.engine import NumericPlan
+from posttrain.core.errors import MissingExtra, UsageError
+from posttrain.infra.model_folder import ModelFacts
+
+Wanted = Literal["auto", "transformers", "vllm", "scripted"]
+
+_MODULES = {"train": ("torch", "transformers", "safetensors"), "math": ("math_verify",)}
+"""What must be importable where an extra is needed."""
+_LIBRARIES = {
+    "transformers": ("torch", "transformers", "tokenizers", "safetensors"),
+    "vllm": ("vllm", "torch", "transformers"),
+    "scripted": (),
+}
+_MOST_LANES = 4
+"""Each lane reads all the weights at each step; more lanes than this fight for the memory bus."""
+_MOST_THREADS = 16
+_CPU_ROWS = 32
+_GPU_ROWS = 128
+_TOKENS_A_ROW = 1024
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """An engine that can be used here."""
+
+    engine: Literal["transformers", "scripted"]
+    gpus: tuple[str, ...] = ()
+    """Ids that grading may use; empty: the CPU."""
+
+
+def choose_engine(wanted: Wanted, *, gpus: Sequence[str], needs: Sequence[str] = ()) -> EngineChoice:
+    """The engine for `wanted`; `needs` are extras that the task asks for.
+
+    Raises MissingExtra or UsageError for what cannot be had. Nothing is imported to find out.
+    """
+    for extra in needs:
+        _require(extra, "grading this task")
+    if wanted == "scripted":
+        return EngineChoice("scripted")
+    if wanted == "vllm":
+        raise UsageError("--engine vllm: not available yet; use --engine transformers (or auto)")
+    _require("train", "the engine transformers")
+    return EngineChoice("transformers", tuple(gpus))
+
+
+def choose_numeric(
+    choice: EngineChoice, *, model: ModelFacts, memory_share: float, seed: int = 0
+) -> NumericPlan:
+    """The numeric plan for a base model, from what the machine has in total, not from what is free."""
+    if choice.engine == "scripted":
+        return NumericPlan(engine="scripted", memory_share=memory_share, seed=seed)
+    if choice.gpus:
+        return NumericPlan(
+            engine="transformers", device="cuda", rows=_GPU_ROWS, memory_share=memory_share, seed=seed
+        )
+    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    lanes = max(lane for lane in range(1, _MOST_LANES + 1) if threads % lane == 0)
+    return NumericPlan(
+        engine="transformers",
+        device="cpu",
+        threads=threads,
+        lanes=lanes,
+        rows=_rows(model, memory_bytes=int(memory_share * psutil.virtual_memory().total), lanes=lanes),
+        memory_share=memory_share,
+        seed=seed,
+    )
+
+
+def library_versions(engine: str) -> dict[str, str]:
+    """Versions of the libraries that decide an engine's numbers."""
+    return {name: _version(name) for name in _LIBRARIES[engine]}
+
+
+def _rows(model: ModelFacts, *, memory_bytes: int, lanes: int) -> int:
+    """Rows a lane whose keys and values fit beside the weights; a power of two, at least 4.
+
+    A layer has about 12 hidden² parameters and keeps 4 hidden bytes a token without grouped heads;
+    half of that is assumed.
+    """
+    hidden = model.hidden_size or 1024
+    row_bytes = _TOKENS_A_ROW * model.parameters // (6 * hidden)
+    free = memory_bytes - 2 * model.parameters
+    fitting = max(4, free // (lanes * max(1, row_bytes)))
+    return min(_CPU_ROWS, 1 << (fitting.bit_length() - 1))
+
+
+def _require(extra: str, needed_for: str) -> None:
+    if any(find_spec(module) is None for module in _MODULES.get(extra, ())):
+        raise MissingExtra(extra, needed_for)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
