@@ -84,19 +84,23 @@ def test_noop_hands_in_the_base_and_nothing_else(bench: Any) -> None:
     assert [body["model_path"] for body in bench.server.submissions] == [str(bench.workspace / "output/base")]
 
 
-def test_the_recipe_trains_hands_in_twice_and_ends_before_the_deadline(bench: Any) -> None:
-    pytest.importorskip("torch", reason="needs the extra 'train'")
+def prepare(bench: Any, *, rows: int) -> None:
+    """A tiny model, rows that can be learnt, and the pinned prompt."""
     tiny_model(bench.model)
-    rows = [{"question": f"{n} is", "answer": str(n % 2 == 0)} for n in range(64)]
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (bench.workspace / "data/train.jsonl").write_text(lines)
+    made = [{"question": f"{n} is", "answer": str(n % 2 == 0)} for n in range(rows)]
+    (bench.workspace / "data/train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
     pinned = PinnedPrompt(
         prompt=PromptSettings(style="chat", template="{question}", answer_template="{answer}"),
-        generation=GenerationSettings(),
+        generation=GenerationSettings(max_new_tokens=8),
         stop_token_ids=(256,),
     )
     (bench.workspace / "prompt").mkdir()
     (bench.workspace / "prompt/settings.json").write_text(pinned.model_dump_json())
+
+
+def test_the_recipe_trains_hands_in_twice_and_ends_before_the_deadline(bench: Any) -> None:
+    pytest.importorskip("torch", reason="needs the extra 'train'")
+    prepare(bench, rows=64)
     agent = AgentRegistry().load("recipe")
     fast = agent.model_copy(update={"env_vars": {**agent.env_vars, "EPOCHS": "2", "BATCH_SIZE": "8"}})
     ended = bench.run(fast)
@@ -107,3 +111,15 @@ def test_the_recipe_trains_hands_in_twice_and_ends_before_the_deadline(bench: An
     curve = [json.loads(line) for line in (bench.workspace / "code/curve.jsonl").read_text().splitlines()]
     assert curve[-1]["loss"] < curve[0]["loss"]
     assert "submission 2: graded" in ended.stdout
+
+
+def test_random_reward_runs_the_example_agents_script_with_another_reward(bench: Any) -> None:
+    pytest.importorskip("trl", reason="needs the extra 'train'")
+    prepare(bench, rows=32)
+    agent = AgentRegistry().load("random_reward")
+    fast = agent.model_copy(update={"env_vars": {**agent.env_vars, "MAX_STEPS": "1"}})
+    ended = bench.run(fast)
+    assert ended.returncode == 0, ended.stdout
+    assert [Path(body["model_path"]).name for body in bench.server.submissions] == ["checkpoint-epoch1"]
+    assert (bench.workspace / "output/checkpoint-epoch1/model.safetensors").is_file()
+    assert "step 1: reward" in ended.stdout
