@@ -47,7 +47,11 @@ COMMANDS: dict[str, Entry] = {
     "results": Entry("results:results", "The table over runs, with intervals and lifts.", _LOOK),
     "logs": Entry("logs:logs", "Print or follow the logs of a run.", _LOOK),
     "blueprint": Entry("blueprint:app", "Experiment blueprints: check, run, look at, stop.", _WORK),
-    "wait": Entry("blueprint:wait", "Wait; exit 0 still running, 1 command ended or session gone, 2 cannot tell: look again.", _LOOK),
+    "wait": Entry(
+        "blueprint:wait",
+        "Wait; exit 0 still running, 1 command ended or session gone, 2 cannot tell: look again.",
+        _LOOK,
+    ),
     "verify": Entry("verify:verify", "Recompute the chain of a run and every exported number.", _CHECK),
 }
 
