@@ -243,8 +243,14 @@ class TensorTarget:
             head.weight = torch.nn.Parameter(torch.empty_like(embedding.weight), requires_grad=False)
 
     def _put(self, name: str, tensor: torch.Tensor) -> None:
+        place = self._model.get_parameter(self._places.get(name, name))
         with torch.no_grad():
-            self._model.get_parameter(self._places.get(name, name)).copy_(tensor)
+            place.copy_(tensor)
+        if torch.finfo(place.dtype).max < torch.finfo(tensor.dtype).max and not bool(place.isfinite().all()):
+            raise Unloadable(
+                f"{name} holds values too large for {place.dtype}, in which the base is graded",
+                hint="Keep weights in the range of the base's.",
+            )
 
 
 def differing(tensor: torch.Tensor, base: torch.Tensor) -> tuple[int, int]:

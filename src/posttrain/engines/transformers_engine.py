@@ -164,7 +164,8 @@ def _base_model(base: str, numeric: NumericPlan) -> Any:
     model = AutoModelForCausalLM.from_pretrained(
         base,
         dtype=getattr(torch, numeric.dtype),
-        attn_implementation=numeric.attention,
+        # transformers itself takes sdpa wherever an architecture has it, and says no where it has not
+        attn_implementation=None if numeric.attention == "sdpa" else numeric.attention,
         trust_remote_code=False,
         local_files_only=True,
         use_safetensors=True,
