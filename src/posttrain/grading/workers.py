@@ -1,0 +1,211 @@
+"""One grading: an engine worker answers, a scorer judges, and a clock stands beside both."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from posttrain.core.engine import NumericPlan, Progress, Prompt, PromptSettings
+from posttrain.core.errors import DeviceBusy, GradingTimeout, InfrastructureError, boundary
+from posttrain.core.frozen import Frozen
+from posttrain.core.grading import Assessment, LoadReport, Split
+from posttrain.core.paths import RunPaths
+from posttrain.core.scores import Evaluation, Item, ItemResult, Output
+from posttrain.core.specs import GenerationSettings, TaskSpec
+from posttrain.engines.client import EngineWorker
+from posttrain.evaluators.client import score
+from posttrain.evaluators.selfcheck import scoring_job
+from posttrain.infra.files import read_jsonl, write_jsonl
+from posttrain.infra.processes import KillMode, Spawner
+
+OnFault = Callable[[str], None]
+ITEMS_FILE = "items.jsonl"
+
+
+@dataclass(frozen=True)
+class Exam:
+    """What every checkpoint of a run is asked on one split, and how its answers are judged."""
+
+    split: Split
+    task: TaskSpec
+    items: tuple[Item, ...]
+    prompts: tuple[Prompt, ...]
+    """One an item, in the order of the items."""
+    prompt: PromptSettings
+    generation: GenerationSettings
+    base: Path
+    """Folder of the base model."""
+    numeric: NumericPlan
+
+
+class ItemRecord(Frozen):
+    """One line of grading/<label>/items.jsonl. It holds texts of hidden items and stays with the lab."""
+
+    result: ItemResult
+    outputs: tuple[Output, ...]
+
+
+class Assessor:
+    """Grades checkpoints on one split, one at a time, each with processes of its own."""
+
+    def __init__(
+        self,
+        exam: Exam,
+        *,
+        paths: RunPaths,
+        timeout_s: float,
+        kill_mode: KillMode,
+        baseline: Evaluation | None = None,
+        gpu: str | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """`timeout_s` is the wall limit of one attempt, loading and scoring included.
+
+        `baseline` is what a copy of the base gets without being asked; `gpu` is where a worker runs if
+        `assess` names none.
+        """
+        self._exam = exam
+        self._paths = paths
+        self._timeout_s = timeout_s
+        self._kill_mode = kill_mode
+        self._baseline = baseline
+        self._gpu = gpu
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._running: Spawner | None = None
+
+    def assess(
+        self, folder: Path | None, *, label: str, gpu: str | None = None, on_fault: OnFault | None = None
+    ) -> Assessment:
+        """Grade the checkpoint in `folder`, or the base itself. Logs and items go to grading/<label>/.
+
+        When the lab fails there is one retry with the same settings; `on_fault` hears of the first
+        failure. Memory that is not free is no failure of ours and not retried. Raises Rejected or
+        Unloadable for the checkpoint's faults, InfrastructureError and PluginError for all others.
+        """
+        try:
+            return self._attempt(folder, label=label, gpu=gpu)
+        except DeviceBusy:
+            raise
+        except InfrastructureError as error:
+            if self._cancelled:
+                raise
+            if on_fault is not None:
+                on_fault(str(error))
+        return self._attempt(folder, label=label, gpu=gpu)
+
+    def cancel(self) -> None:
+        """Kill what runs now and refuse to begin again; from any thread."""
+        with self._lock:
+            self._cancelled = True
+            running = self._running
+        if running is not None:
+            running.close(grace_s=0.0)
+
+    def _attempt(self, folder: Path | None, *, label: str, gpu: str | None) -> Assessment:
+        begun = time.monotonic()
+        logs = self._paths.grading_of(label)
+        logs.mkdir(parents=True, exist_ok=True)
+        with self._processes() as spawner:
+            answers = self._answers(folder, logs, spawner=spawner, gpu=gpu)
+            evaluation = answers.evaluation or self._judged(answers.outputs, logs, spawner=spawner)
+        self._keep_items(evaluation, answers.outputs, logs)
+        return Assessment(
+            split=self._exam.split,
+            evaluation=_with_warnings(evaluation, answers.warnings),
+            load=answers.load if folder is not None else None,
+            generation_s=answers.generation_s,
+            total_s=time.monotonic() - begun,
+        )
+
+    def _answers(self, folder: Path | None, logs: Path, *, spawner: Spawner, gpu: str | None) -> _Answers:
+        exam = self._exam
+        with EngineWorker(spawner, log=logs / "engine.log", gpu=gpu or self._gpu) as worker:
+            worker.open(exam.base, exam.numeric)
+            load = worker.load(folder)
+            if load.copy_of_base and folder is not None and self._baseline is not None:
+                return _Answers(load=load, evaluation=self._baseline)
+            generated = worker.generate(
+                exam.prompts, prompt=exam.prompt, generation=exam.generation, progress=self._progress
+            )
+        expected = len(exam.prompts) * exam.generation.samples
+        if len(generated.outputs) != expected:
+            raise InfrastructureError(f"the engine gave {len(generated.outputs)} of {expected} answers")
+        return _Answers(
+            load=load,
+            outputs=generated.outputs,
+            warnings=generated.warnings,
+            generation_s=generated.generation_s,
+        )
+
+    def _judged(self, outputs: tuple[Output, ...], logs: Path, *, spawner: Spawner) -> Evaluation:
+        exam = self._exam
+        job = scoring_job(exam.task, exam.items, outputs)
+        job = job.model_copy(update={"samples": exam.generation.samples})
+        return score(job, spawner=spawner, log=logs / "scorer.log", timeout_s=self._timeout_s)
+
+    def _keep_items(self, evaluation: Evaluation, outputs: tuple[Output, ...], logs: Path) -> None:
+        samples = self._exam.generation.samples
+        records = [
+            ItemRecord(result=result, outputs=outputs[k * samples : (k + 1) * samples])
+            for k, result in enumerate(evaluation.items)
+        ]
+        with boundary(InfrastructureError, "keeping item results"):
+            write_jsonl(logs / ITEMS_FILE, records, durable=False)
+
+    @contextmanager
+    def _processes(self) -> Iterator[Spawner]:
+        """Where an attempt's children come from. Time over or a cancel closes it, and that ends them all."""
+        expired = threading.Event()
+        with Spawner(kill_mode=self._kill_mode) as spawner:
+
+            def expire() -> None:
+                expired.set()
+                spawner.close(grace_s=0.0)
+
+            timer = threading.Timer(self._timeout_s, expire)
+            timer.daemon = True
+            with self._lock:
+                if self._cancelled:
+                    raise InfrastructureError("gradings were cancelled")
+                self._running = spawner
+            timer.start()
+            try:
+                yield spawner
+            except InfrastructureError as error:
+                if expired.is_set():
+                    raise GradingTimeout(f"grading took longer than {self._timeout_s:.0f} s") from error
+                raise
+            finally:
+                timer.cancel()
+                with self._lock:
+                    self._running = None
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """What the engine gave; a copy of the base was not asked and has the base's evaluation instead."""
+
+    load: LoadReport
+    outputs: tuple[Output, ...] = ()
+    warnings: tuple[str, ...] = ()
+    generation_s: float = 0.0
+    evaluation: Evaluation | None = None
+
+
+def _with_warnings(evaluation: Evaluation, warnings: tuple[str, ...]) -> Evaluation:
+    """What the engine had to say about its answers stands with the score."""
+    if not warnings:
+        return evaluation
+    score = evaluation.score.model_copy(update={"warnings": (*evaluation.score.warnings, *warnings)})
+    return evaluation.model_copy(update={"score": score})
+
+
+def read_items(folder: Path) -> tuple[ItemRecord, ...]:
+    """The items of a grading, in the order of the split; `folder` is grading/<label>."""
+    return tuple(ItemRecord.model_validate(row) for row in read_jsonl(folder / ITEMS_FILE))
