@@ -16,6 +16,8 @@ from posttrain.core.paths import LabPaths, RunPaths
 from posttrain.core.runs import RunRequest
 from posttrain.infra.files import write_json
 
+_WORTH_KEEPING = 64 << 20
+"""A downloaded model is kept, also when something else is missing then."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
@@ -62,11 +64,11 @@ class Footprint:
         self._existing = next(folder for folder in (home, *home.parents) if folder.exists())
 
     def erase(self, run: RunPaths | None) -> None:
-        """Remove the run's folder, and folders above it that are new and hold nothing but locks."""
+        """Remove the run's folder, and the whole lab home if it is new and nothing costly was fetched."""
         if run is not None:
             shutil.rmtree(run.root, ignore_errors=True)
             _remove_empty(run.root.parent, down_to=self._home)
-        if self._existing != self._home and not _holds_anything(self._home):
+        if self._existing != self._home and _bytes(self._home) < _WORTH_KEEPING:
             shutil.rmtree(self._home, ignore_errors=True)
             _remove_empty(self._home.parent, down_to=self._existing)
 
@@ -80,5 +82,5 @@ def _remove_empty(folder: Path, *, down_to: Path) -> None:
         folder = folder.parent
 
 
-def _holds_anything(home: Path) -> bool:
-    return any(path.is_file() and not path.name.endswith(".lock") for path in home.rglob("*"))
+def _bytes(home: Path) -> int:
+    return sum(path.stat().st_size for path in home.rglob("*") if path.is_file() and not path.is_symlink())

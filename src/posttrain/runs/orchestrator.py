@@ -78,9 +78,9 @@ def resume(run_id: str, *, lab: Lab, terminal: Terminal, allow_version_change: b
 def work(chosen: Chosen, harness: Harness, *, allow_version_change: bool = False) -> RunRecord:
     """Steps 2 to 10, in a run's folder that is ours alone meanwhile."""
     paths = harness.paths
-    announce(harness)
     with RunLog(paths.run_log) as log, told(log):
         prepared = prepare(chosen, harness)
+        announce(harness)
         plan = planned(paths, fresh=prepared.plan, allow_version_change=allow_version_change)
         if not paths.plan.exists():
             write_json(paths.plan, plan)

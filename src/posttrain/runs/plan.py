@@ -99,9 +99,6 @@ def prepare(chosen: Chosen, harness: Harness) -> Prepared:
     """Fetch model and data, open the base once, and resolve everything into a plan."""
     request, lab, say = chosen.request, harness.lab, harness.terminal.say
     with harness.signals.interruptible():
-        model = resolve_model(
-            request.model, lab=lab.paths, sources=lab.sources, offline=lab.offline, progress=say
-        )
         data = prepare_task(
             chosen.task,
             lab=lab.paths,
@@ -112,6 +109,9 @@ def prepare(chosen: Chosen, harness: Harness) -> Prepared:
             salt=request.split_salt,
             protocol=request.protocol,
             limit=request.limit,
+        )
+        model = resolve_model(
+            request.model, lab=lab.paths, sources=lab.sources, offline=lab.offline, progress=say
         )
         for note in data.notes:
             say(note)
