@@ -58,6 +58,7 @@ class ScriptedServer:
     copy_s: float = 1.0
     grade_s: float = 20.0
     upper: float = 5.0
+    score: float = 20.0
     refuses: bool = False
     handed_in: list[tuple[str, float]] = field(default_factory=list)
 
@@ -71,7 +72,12 @@ class ScriptedServer:
     def grade(self, submission_id: int) -> dict[str, Any] | None:
         if self.clock.now < self.handed_in[submission_id - 1][1] + self.grade_s:
             return None
-        return {"status": "graded", "score": 1.0, "improvement_ci95": [-10.0, self.upper]}
+        return {
+            "status": "graded",
+            "score": self.score,
+            "baseline_score": 60.0,
+            "improvement_ci95": [-60.0, self.upper],
+        }
 
 
 @dataclass
@@ -148,7 +154,7 @@ def test_all_epochs_done_ends_it_before_the_time(scene: Scene) -> None:
     assert len(scene.server.handed_in) == 2
 
 
-def test_a_first_grade_below_the_base_begins_again_with_caution(scene: Scene) -> None:
+def test_a_first_grade_that_shows_a_collapse_begins_again_with_caution(scene: Scene) -> None:
     scene.server.upper = -0.1
     assert scene.run() == [1, 2]
     assert [trainer.settings.learning_rate for trainer in scene.trainers] == [1e-3, 2.5e-4]
@@ -156,8 +162,9 @@ def test_a_first_grade_below_the_base_begins_again_with_caution(scene: Scene) ->
     assert scene.trainers[1].progress[0] == 0.0
 
 
-def test_a_grade_that_leaves_a_doubt_changes_nothing(scene: Scene) -> None:
-    scene.server.upper = 0.0
+@pytest.mark.parametrize(("upper", "score"), [(0.0, 20.0), (-0.1, 31.0)])
+def test_a_doubt_or_a_dip_changes_nothing(scene: Scene, upper: float, score: float) -> None:
+    scene.server.upper, scene.server.score = upper, score
     scene.run()
     assert len(scene.trainers) == 1
 

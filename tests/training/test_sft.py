@@ -170,12 +170,10 @@ def test_a_checkpoint_replaces_an_older_one_of_the_same_name(base: Path, tmp_pat
     assert not (tmp_path / "v1" / "stale.txt").exists()
 
 
-def test_measuring_teaches_nothing(base: Path) -> None:
-    trainer = ModelTrainer(read_base(base), SftSettings())
-    before = trainer.step(BATCH, progress=0.0).loss
-    again = ModelTrainer(read_base(base), SftSettings())
-    assert again.seconds_per_row(BATCH) > 0
-    assert again.step(BATCH, progress=0.0).loss == pytest.approx(before)
+def test_measuring_learns_from_its_batch(base: Path) -> None:
+    trainer = ModelTrainer(read_base(base), SftSettings(learning_rate=1e-2))
+    assert trainer.seconds_per_row(BATCH) > 0
+    assert trainer.step(BATCH, progress=0.0).step == 2
 
 
 def test_the_curve_keeps_every_step_as_json(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class SessionSettings:
     early: float = 0.35
     """Share of the training after which the first checkpoint is handed in."""
     restarts: int = 1
-    """How often to begin again from the base when the first grade is clearly below it."""
+    """How often to begin again from the base when training broke the model."""
     caution: float = 0.25
     """The learning rate of a new beginning, as a share of the one before."""
 
@@ -109,7 +109,7 @@ class Session:
             if not accepted and progress.share() >= self._settings.early and not progress.finished():
                 self._early = self._hand_in(trainer, accepted, note=f"SFT, after {report.step} steps")
                 progress.pause()
-            if may_restart and self._worse_than_the_base():
+            if may_restart and self._broken():
                 return False
         self._log(f"trained for {progress.share():.0%} of the plan")
         return True
@@ -128,8 +128,12 @@ class Session:
         self._log(f"handed in {folder.name} as submission {number}: {seconds:.1f} s, {note}")
         return number
 
-    def _worse_than_the_base(self) -> bool:
-        """Whether the early grade has come and says, beyond doubt, that training made it worse."""
+    def _broken(self) -> bool:
+        """Whether the early grade has come and says, beyond doubt, that training broke the model.
+
+        Only a collapse counts. On the way from an instruct model's habits to a new skill a score may
+        dip below the base for a while, and beginning again would throw away what was learnt.
+        """
         if self._early is None or self._judged:
             return False
         grade = self._server.grade(self._early)
@@ -137,8 +141,10 @@ class Session:
             return False
         self._judged = True
         self._log(f"submission {self._early}: {grade.get('score')} ({grade.get('status')})")
-        interval = grade.get("improvement_ci95")
-        return interval is not None and interval[1] < 0
+        score, interval = grade.get("score"), grade.get("improvement_ci95")
+        if score is None or interval is None:
+            return False
+        return bool(interval[1] < 0 and score < grade["baseline_score"] / 2)
 
 
 def _number(path: Path) -> int:

@@ -112,15 +112,6 @@ class Sft:
             skipped=self._skipped,
         )
 
-    def probe(self, batch: Batch) -> None:
-        """The work of a step without its effect, for measuring."""
-        share = self._sharing(batch)
-        prefix = shared_prefix(batch) if share else 0
-        self._accumulate(split_by_tokens(batch, prefix=prefix, max_tokens=self._settings.max_tokens))
-        self._optimiser.zero_grad(set_to_none=True)
-        if self._model.device.type == "cuda":
-            torch.cuda.synchronize()
-
     def _set_learning_rate(self, progress: float) -> float:
         settings = self._settings
         factor = learning_rate_factor(progress, warmup=settings.warmup, floor=settings.floor)
