@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,14 @@ def _raw(
         return answer.status, json.loads(answer.read()), {k.lower(): v for k, v in answer.getheaders()}
     finally:
         connection.close()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """One server for requests that leave no trace; output/v1 is a whole checkpoint."""
+    with served(tmp_path_factory.mktemp("shared")) as made:
+        made.save("v1")
+        yield made
 
 
 def test_an_answer_has_every_field_of_the_ancestor_s(tmp_path: Path) -> None:
@@ -160,11 +169,9 @@ def test_plain_curl_without_a_content_type_works(tmp_path: Path) -> None:
         (b'{"model_path": "/etc"}', "model_path"),
     ],
 )
-def test_a_bad_request_is_a_400_that_names_the_field(tmp_path: Path, body: bytes, field: str | None) -> None:
-    with served(tmp_path) as made:
-        made.save("v1")
-        status, content, headers = _raw(made, "POST", "/submit", body=body)
-        assert made.grader.total == 0
+def test_a_bad_request_is_a_400_that_names_the_field(shared: Bench, body: bytes, field: str | None) -> None:
+    status, content, headers = _raw(shared, "POST", "/submit", body=body)
+    assert shared.grader.total == 0
     assert status == 400
     assert content.get("field") == field
     assert headers["content-type"].startswith("application/json")
@@ -174,27 +181,24 @@ def test_a_bad_request_is_a_400_that_names_the_field(tmp_path: Path, body: bytes
 @pytest.mark.parametrize(
     "prefix", ["", "/run", "/run/", "/run/" + "0" * 32, f"/run/{SECRET[:-1]}", f"/ruN/{SECRET}", f"/{SECRET}"]
 )
-def test_without_the_secret_there_is_nothing(tmp_path: Path, prefix: str) -> None:
-    with served(tmp_path) as made:
-        for path in ("/submit", "/health", "/openapi.json"):
-            status, content, _ = _raw(made, "GET", path, prefix=prefix)
-            assert status == 404
-            assert "use $GRADING_SERVER_URL" in content["error"]
+def test_without_the_secret_there_is_nothing(shared: Bench, prefix: str) -> None:
+    for path in ("/submit", "/health", "/openapi.json"):
+        status, content, _ = _raw(shared, "GET", path, prefix=prefix)
+        assert status == 404
+        assert "use $GRADING_SERVER_URL" in content["error"]
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:5000", "10.0.0.1", "", "localhost.evil.example"]
 )
-def test_another_host_name_is_refused(tmp_path: Path, host: str) -> None:
-    with served(tmp_path) as made:
-        status, _, _ = _raw(made, "GET", "/health", headers={"Host": host})
+def test_another_host_name_is_refused(shared: Bench, host: str) -> None:
+    status, _, _ = _raw(shared, "GET", "/health", headers={"Host": host})
     assert status == 403
 
 
 @pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1", "[::1]:5000"])
-def test_loopback_names_are_taken(tmp_path: Path, host: str) -> None:
-    with served(tmp_path) as made:
-        status, _, _ = _raw(made, "GET", "/health", headers={"Host": host})
+def test_loopback_names_are_taken(shared: Bench, host: str) -> None:
+    status, _, _ = _raw(shared, "GET", "/health", headers={"Host": host})
     assert status == 200
 
 
@@ -278,15 +282,17 @@ def test_an_unknown_gpu_is_answered_with_the_known_ones(tmp_path: Path) -> None:
     assert made.assessor.gpus == ["1"]
 
 
-def test_unknown_paths_and_methods_are_json(tmp_path: Path) -> None:
-    with served(tmp_path) as made:
-        assert _raw(made, "GET", "/x")[0] == 404
-        assert _raw(made, "GET", "/submit")[0] == 405
-        assert _raw(made, "DELETE", "/submissions/1")[0] == 405
-        assert _raw(made, "GET", "/submissions/abc")[0] == 404
-        assert _raw(made, "GET", "/submissions/" + "9" * 50)[0] == 404
-        status, content, _ = _raw(made, "GET", "//health")
-        assert (status, content["status"]) == (200, "ok")
+def test_unknown_paths_and_methods_are_json(shared: Bench) -> None:
+    assert _raw(shared, "GET", "/x")[0] == 404
+    assert _raw(shared, "GET", "/submit")[0] == 405
+    assert _raw(shared, "DELETE", "/submissions/1")[0] == 405
+    assert _raw(shared, "GET", "/submissions/abc")[0] == 404
+    assert _raw(shared, "GET", "/submissions/" + "9" * 50)[0] == 404
+
+
+def test_a_doubled_slash_after_the_base_url_does_no_harm(shared: Bench) -> None:
+    status, content, _ = _raw(shared, "GET", "//health")
+    assert (status, content["status"]) == (200, "ok")
 
 
 def test_a_client_that_hangs_up_loses_nothing(tmp_path: Path) -> None:
@@ -354,12 +360,9 @@ def test_the_api_document_describes_submit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["content-length: 5\r\ncontent-length: 6", "transfer-encoding: gzip", "x: " + "y" * 100_000]
 )
-def test_malformed_http_is_answered_and_the_server_lives(tmp_path: Path, name: str) -> None:
-    with served(tmp_path) as made:
-        port = int(made.url.split(":")[2].split("/")[0])
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
-            client.sendall(
-                f"POST /run/{SECRET}/submit HTTP/1.1\r\nHost: localhost\r\n{name}\r\n\r\n".encode()
-            )
-            client.recv(4096)
-        assert made.get("/health").status == 200
+def test_malformed_http_is_answered_and_the_server_lives(shared: Bench, name: str) -> None:
+    port = int(shared.url.split(":")[2].split("/")[0])
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        client.sendall(f"POST /run/{SECRET}/submit HTTP/1.1\r\nHost: localhost\r\n{name}\r\n\r\n".encode())
+        client.recv(4096)
+    assert shared.get("/health").status == 200

@@ -201,7 +201,7 @@ def _flood(made: Bench, *, requests: int, threads: int, size: int, seen: list[st
 
 @pytest.mark.parametrize(
     ("requests", "threads", "size"),
-    [(400, 16, 0), pytest.param(2000, 32, 0, marks=pytest.mark.slow)],
+    [(400, 16, 0), pytest.param(2000, 40, 0, marks=pytest.mark.slow)],
 )
 def test_a_flood_of_requests_leaves_health_quick_and_changes_nothing(
     tmp_path: Path, requests: int, threads: int, size: int
@@ -226,6 +226,12 @@ def test_bodies_of_50_mb_are_answered_and_leave_health_quick(
         times = _health_while(made, _flood(made, requests=requests, threads=4, size=size, seen=seen))
     assert seen == [str({413: requests})]
     assert statistics.quantiles(times, n=100)[98] <= 0.2
+
+
+def test_a_kept_connection_does_not_wait_for_delayed_acknowledgements(tmp_path: Path) -> None:
+    with served(tmp_path) as made:
+        times = _health_while(made, threading.Thread(target=time.sleep, args=(0.2,)))
+    assert statistics.median(times) < 0.03
 
 
 def test_more_connections_than_the_lab_can_spare_are_turned_away(tmp_path: Path) -> None:

@@ -62,9 +62,10 @@ class Exports:
     def meta(self) -> RunMeta:
         return self._meta
 
-    def began(self, start_time: float) -> None:
-        """The clock of the agent runs."""
-        self._update(start_time=round(start_time), end_time=None)
+    def began(self, start_time: float, *, last_submit: float | None = None) -> None:
+        """The clock of the agent runs; a resumed run may know of submissions before."""
+        last = None if last_submit is None else int(last_submit)
+        self._update(start_time=round(start_time), last_submit_time=last, end_time=None)
 
     def submitted(self, time: float) -> None:
         self._update(last_submit_time=int(time))

@@ -19,11 +19,13 @@ from posttrain.core.specs import GenerationSettings, TaskSpec
 from posttrain.engines.client import EngineWorker
 from posttrain.evaluators.client import score
 from posttrain.evaluators.selfcheck import scoring_job
+from posttrain.grading.views import WorkerViews
 from posttrain.infra.files import read_jsonl, write_jsonl
 from posttrain.infra.processes import KillMode, Spawner
 
 OnFault = Callable[[str], None]
 ITEMS_FILE = "items.jsonl"
+_OPEN = WorkerViews()
 
 
 @dataclass(frozen=True)
@@ -59,19 +61,21 @@ class Assessor:
         paths: RunPaths,
         timeout_s: float,
         kill_mode: KillMode,
+        views: WorkerViews = _OPEN,
         baseline: Evaluation | None = None,
         gpu: str | None = None,
         progress: Progress | None = None,
     ) -> None:
         """`timeout_s` is the wall limit of one attempt, loading and scoring included.
 
-        `baseline` is what a copy of the base gets without being asked; `gpu` is where a worker runs if
-        `assess` names none.
+        `views` is what the processes see. `baseline` is what a copy of the base gets without being asked;
+        `gpu` is where a worker runs if `assess` names none.
         """
         self._exam = exam
         self._paths = paths
         self._timeout_s = timeout_s
         self._kill_mode = kill_mode
+        self._views = views
         self._baseline = baseline
         self._gpu = gpu
         self._progress = progress
@@ -125,7 +129,8 @@ class Assessor:
 
     def _answers(self, folder: Path | None, logs: Path, *, spawner: Spawner, gpu: str | None) -> _Answers:
         exam = self._exam
-        with EngineWorker(spawner, log=logs / "engine.log", gpu=gpu or self._gpu) as worker:
+        view = self._views.engine(exam.base, folder)
+        with EngineWorker(spawner, log=logs / "engine.log", gpu=gpu or self._gpu, view=view) as worker:
             worker.open(exam.base, exam.numeric)
             load = worker.load(folder)
             if load.copy_of_base and folder is not None and self._baseline is not None:
@@ -147,7 +152,13 @@ class Assessor:
         exam = self._exam
         job = scoring_job(exam.task, exam.items, outputs)
         job = job.model_copy(update={"samples": exam.generation.samples})
-        return score(job, spawner=spawner, log=logs / "scorer.log", timeout_s=self._timeout_s)
+        return score(
+            job,
+            spawner=spawner,
+            log=logs / "scorer.log",
+            timeout_s=self._timeout_s,
+            view=self._views.scorer(job),
+        )
 
     def _keep_items(self, evaluation: Evaluation, outputs: tuple[Output, ...], logs: Path) -> None:
         samples = self._exam.generation.samples

@@ -1,0 +1,41 @@
+"""What engine workers and scorers see: their own inputs, and no network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from posttrain.core.evaluation import ScoringJob
+from posttrain.infra.sandbox import Isolation, View
+
+HOME = Path("/home/grader")
+"""Empty and writable inside; caches of libraries go there and end with the process."""
+_SHUT_IN = frozenset({"code"})
+"""Evaluators that shut each program they test into a view of its own, which takes the host's /proc."""
+
+
+@dataclass(frozen=True)
+class WorkerViews:
+    """The views of one run's workers. Without isolation they see what the harness sees."""
+
+    isolation: Isolation = "none"
+    uid: int | None = None
+    """Whom they run as under root: neither root nor the agent."""
+    hidden: tuple[Path, ...] = ()
+    """Covered where it would show up in something visible: lab home, launch folder, private sources."""
+
+    def engine(self, base: Path, submission: Path | None = None) -> View:
+        """The base model and one checkpoint, read-only."""
+        return self._allow([base] if submission is None else [base, submission])
+
+    def scorer(self, job: ScoringJob) -> View:
+        """The task's folder, read-only; what else a scorer needs comes through its pipe."""
+        if job.evaluator in _SHUT_IN and self.isolation != "none":
+            return View.host(network="none")
+        return self._allow([Path(job.folder)])
+
+    def _allow(self, readable: Sequence[Path]) -> View:
+        if self.isolation == "none":
+            return View.host()
+        return View.allow_list(home=HOME, uid=self.uid, network="none", readable=readable, hidden=self.hidden)
