@@ -219,6 +219,7 @@ def _copy_file(
             raise Changed(f"{printable(name)} grew")
         copy = os.open(part / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
+            os.fchmod(copy, 0o644)  # whatever the umask: grading runs as another user
             copied, digest = copy_hashed(source, copy, size=seen.size, cancelled=cancelled)
             os.fsync(copy)
         finally:
@@ -251,7 +252,8 @@ def _part_of(target: Path) -> Iterator[Path]:
     """A folder beside `target` to fill; whatever is left of it at the end goes away."""
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     with _writing():
-        part.mkdir(parents=True, mode=0o755)
+        part.mkdir(parents=True)
+        part.chmod(0o755)
     try:
         yield part
     finally:

@@ -122,7 +122,7 @@ class EngineWorker:
             raise InfrastructureError("this worker is open already")
         command = Command(
             argv=[sys.executable, "-P", "-m", "posttrain.engines.worker", engine],
-            cwd=self._log.parent,
+            cwd=Path("/"),
             env=self._environment,
             stdin="pipe",
             stdout="pipe",

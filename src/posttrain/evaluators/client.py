@@ -15,26 +15,32 @@ from posttrain.core.errors import GradingTimeout, InfrastructureError, PluginErr
 from posttrain.core.evaluation import ScoringFailed, ScoringJob
 from posttrain.core.scores import Evaluation
 from posttrain.infra.processes import Child, Command, Limits, Spawner
+from posttrain.infra.sandbox import View
 
 _ANSWER: TypeAdapter[Evaluation | ScoringFailed] = TypeAdapter(Evaluation | ScoringFailed)
 _MEMORY_BYTES = 8 << 30
 _TAIL = 600
 
 
-def score(job: ScoringJob, *, spawner: Spawner, log: Path, timeout_s: float) -> Evaluation:
+def score(
+    job: ScoringJob, *, spawner: Spawner, log: Path, timeout_s: float, view: View | None = None
+) -> Evaluation:
     """Score texts in a process of its own; what it says on standard error is appended to `log`.
+
+    `view` is what that process sees: everything, unless one is given.
 
     PluginError when the evaluator raised, GradingTimeout when it outran `timeout_s` and was stopped,
     WorkerDied when it ended without an answer.
     """
     command = Command(
         argv=[sys.executable, "-P", "-m", "posttrain.evaluators.scorer"],
-        cwd=log.parent,
+        cwd=Path("/"),
         env={"PATH": os.defpath, "LC_ALL": "C.UTF-8", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"},
         stdin="pipe",
         stdout="pipe",
         stderr=log,
         limits=Limits(address_space_bytes=_MEMORY_BYTES),
+        view=view or View.host(),
     )
     with spawner.spawn(command, name="scorer") as child, _limited(child, timeout_s) as expired:
         line = _ask(child, job)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from posttrain.core.errors import InfrastructureError, UsageError
 from posttrain.infra.processes import Command, KillMode, Spawner, why_no_namespace
-from posttrain.infra.sandbox import View, choose_uid, hand_over
+from posttrain.infra.sandbox import Isolation, View, choose_uid, hand_over
 
 _TRIAL_S = 60.0
 _TRIAL = "import pathlib, posttrain; pathlib.Path('written').write_text(posttrain.__name__)"
@@ -25,7 +25,7 @@ class Levels:
     """None: `--sandbox bwrap` works."""
 
     @property
-    def best(self) -> str:
+    def best(self) -> Isolation:
         """What `--sandbox auto` picks."""
         return "none" if self.why_no_bwrap else "bwrap"
 

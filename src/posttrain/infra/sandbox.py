@@ -75,9 +75,10 @@ class View:
         return self.isolation != "none"
 
     @classmethod
-    def host(cls) -> View:
+    def host(cls, *, network: Literal["host", "none"] = "host") -> View:
         """Everything that the harness sees; only the processes of the host are out of sight."""
-        return cls(isolation="none", bwrap_options=("--dev-bind", "/", "/", "--proc", "/proc"))
+        cut = ("--unshare-net",) if network == "none" else ()
+        return cls(isolation="none", bwrap_options=("--dev-bind", "/", "/", "--proc", "/proc", *cut))
 
     @classmethod
     def allow_list(
@@ -162,13 +163,13 @@ def _accounts(uid: int, home: Path) -> dict[str, bytes]:
     return {name: "".join(f"{row}\n" for row in rows).encode() for name, rows in lines.items()}
 
 
-def choose_uid(name: str) -> int:
-    """A user id for the run `name` that no account and no running process has; the same again if free.
+def choose_uid(name: str, *, besides: Sequence[int] = ()) -> int:
+    """A user id for `name` that no account and no running process has; the same again if free.
 
-    UsageError where there is none.
+    It is none of `besides`. UsageError where there is none.
     """
     candidates = next((ids for ids in (_UIDS, _UIDS_OF_SMALL_MAPS) if _is_mapped(ids[-1])), range(0))
-    taken = {entry.pw_uid for entry in pwd.getpwall()} | set(_uids_in_use())
+    taken = {entry.pw_uid for entry in pwd.getpwall()} | set(_uids_in_use()) | set(besides)
     start = zlib.crc32(name.encode())
     for step in range(len(candidates)):
         uid = candidates[(start + step) % len(candidates)]

@@ -11,6 +11,7 @@ from posttrain.core.grading import Assessment, Grade, Split
 from posttrain.core.paths import RunPaths
 from posttrain.core.scores import Evaluation
 from posttrain.grading.workers import Assessor, Exam, read_items
+from posttrain.runs.isolation import worker_views
 from posttrain.runs.session import Session
 
 
@@ -35,6 +36,7 @@ def assessor(
         paths=session.paths,
         timeout_s=plan.request.grading_timeout_s,
         kill_mode=session.spawner.kill_mode,
+        views=worker_views(plan.run_id, plan.isolation, session.lab),
         baseline=None if baseline is None else baseline.evaluation,
         progress=progress,
     )

@@ -14,6 +14,7 @@ from posttrain.core.errors import UsageError
 from posttrain.core.runs import Isolation, Network, RunRequest
 from posttrain.core.specs import AgentSpec
 from posttrain.grading.server import bind_tcp, bind_unix
+from posttrain.grading.views import WorkerViews
 from posttrain.infra.levels import probe_levels
 from posttrain.infra.processes import Spawner
 from posttrain.infra.sandbox import Bind, Relay, View, choose_uid, hand_over
@@ -40,14 +41,16 @@ class Doorway:
 
 def resolve_isolation(request: RunRequest, spawner: Spawner) -> Isolation:
     """The level of a run; UsageError if the one asked for cannot be had here."""
-    if request.sandbox == "none":
-        return "none"
-    why_not = probe_levels(spawner).why_no_bwrap
-    if why_not is None:
-        return "bwrap"
     if request.sandbox == "bwrap":
-        raise UsageError(f"--sandbox bwrap: {why_not}; use --sandbox none, or auto for the best there is")
-    return "none"
+        why_not = probe_levels(spawner).why_no_bwrap
+        if why_not is not None:
+            raise UsageError(f"--sandbox bwrap: {why_not}; use --sandbox none, or auto for the best there is")
+    return "none" if request.sandbox == "none" else best_isolation(spawner)
+
+
+def best_isolation(spawner: Spawner) -> Isolation:
+    """The highest level that works here."""
+    return probe_levels(spawner).best
 
 
 def resolve_network(request: RunRequest, agent: AgentSpec, isolation: Isolation) -> Network:
@@ -106,8 +109,19 @@ def agent_view(
         writable=[workspace],
         readable=[agent.folder, *(Path(path) for path in agent.bind), *_tool_envs(agent, lab)],
         binds=[Bind(mount.source, mount.target) for mount in mounts],
-        hidden=[lab.paths.home, lab.launch_folder, *lab.sources.data, *lab.sources.adopted],
+        hidden=_hidden(lab),
     )
+
+
+def worker_views(run_id: str, isolation: Isolation, lab: Lab) -> WorkerViews:
+    """What this run's engine workers and scorers see; under root they are neither root nor the agent."""
+    agent = agent_uid(run_id, isolation)
+    uid = None if agent is None else choose_uid(f"{run_id}/grading", besides=[agent])
+    return WorkerViews(isolation, uid, tuple(_hidden(lab)))
+
+
+def _hidden(lab: Lab) -> list[Path]:
+    return [lab.paths.home, lab.launch_folder, *lab.sources.data, *lab.sources.adopted]
 
 
 def _tool_envs(agent: AgentSpec, lab: Lab) -> list[Path]:

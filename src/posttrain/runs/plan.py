@@ -30,7 +30,7 @@ from posttrain.infra.models import Model, resolve_model
 from posttrain.infra.processes import Spawner
 from posttrain.runs.facts import opened_base
 from posttrain.runs.harness import Harness
-from posttrain.runs.isolation import resolve_isolation, resolve_network
+from posttrain.runs.isolation import resolve_isolation, resolve_network, worker_views
 from posttrain.runs.lab import Lab
 
 SAMPLES = 3
@@ -140,6 +140,7 @@ def _resolve(chosen: Chosen, harness: Harness, *, model: Model, data: TaskData) 
     settings = prompt_settings(
         task, has_chat_template=model.facts().has_chat_template, frozen_date=FROZEN_DATE
     )
+    views = worker_views(paths.run_id, chosen.isolation, lab)
     opened = opened_base(
         lab.paths.facts,
         model=model,
@@ -147,7 +148,7 @@ def _resolve(chosen: Chosen, harness: Harness, *, model: Model, data: TaskData) 
         libraries=libraries,
         prompt=settings,
         prompts=build_prompts(make_items(_first_visible(data), None), settings),
-        worker=EngineWorker(spawner, log=paths.root / "engine.log"),
+        worker=EngineWorker(spawner, log=paths.root / "engine.log", view=views.engine(model.folder)),
     )
     pinned = PinnedPrompt(
         prompt=settings, generation=task.generation, stop_token_ids=opened.facts.stop_token_ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from posttrain.runs.clock import Clock
 from posttrain.runs.folder import Footprint
 from posttrain.runs.harness import Harness
 from posttrain.runs.history import Measured
-from posttrain.runs.isolation import doorway
+from posttrain.runs.isolation import best_isolation, doorway, worker_views
 from posttrain.runs.lab import Lab, Terminal
 from posttrain.runs.log import RunLog
 from posttrain.runs.plan import FROZEN_DATE, choose, prepare
@@ -105,6 +106,7 @@ def grade_folder(request: GradeRequest, *, lab: Lab, terminal: Terminal) -> Fold
                 paths=paths,
                 timeout_s=request.timeout_s,
                 kill_mode=spawner.kill_mode,
+                views=worker_views(f"{os.getpid()}", best_isolation(spawner), lab),
                 progress=progress,
             )
             folder = None if request.base is None else request.model_path

@@ -31,7 +31,7 @@ from posttrain.runs.agent import Start, supervise
 from posttrain.runs.assessing import assess, assessor
 from posttrain.runs.baseline import baseline_key, cached_baseline
 from posttrain.runs.history import AgentEnd, Measured
-from posttrain.runs.isolation import AGENT_HOME, AGENT_TMP, agent_uid, agent_view, peer_uids
+from posttrain.runs.isolation import AGENT_HOME, AGENT_TMP, agent_uid, agent_view, peer_uids, worker_views
 from posttrain.runs.session import Session
 
 Baselines = Mapping[Split, Assessment]
@@ -101,6 +101,7 @@ def _self_check(session: Session) -> SelfCheck:
         pass
     folder = session.paths.grading_of("self-check")
     folder.mkdir(parents=True, exist_ok=True)
+    views = worker_views(session.plan.run_id, session.plan.isolation, session.lab)
     with session.signals.interruptible():
         checked = self_check(
             prepared.task,
@@ -110,6 +111,7 @@ def _self_check(session: Session) -> SelfCheck:
                 spawner=session.spawner,
                 log=folder / "scorer.log",
                 timeout_s=prepared.request.grading_timeout_s,
+                view=views.scorer(job),
             ),
         )
     path.parent.mkdir(parents=True, exist_ok=True)
