@@ -13,7 +13,7 @@ Nothing of a view ever changes, so that runs may hold on to it.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -92,11 +92,13 @@ def prepare_task(
     salt: Salt = "public",
     protocol: Mode = "holdout",
     limit: int | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> TaskData:
     """The splits of `spec`, made on the first call and read from then on; the same on every machine.
 
-    `limit` takes the first items of val and test in split order. PluginError where the task's code or
-    rows are at fault, UsageError where rows cannot be had.
+    `limit` takes the first items of val and test in split order. `environment` is what a task's own
+    download may know of the host (proxies, the hub's settings); without it hubs are off. PluginError
+    where the task's code or rows are at fault, UsageError where rows cannot be had.
     """
     folder = lab.dataset(spec.name)
     folder.mkdir(parents=True, exist_ok=True)
@@ -105,7 +107,7 @@ def prepare_task(
         if spec.procedural:
             made_of, make = _procedural(spec, key=key, spawner=spawner, scratch=folder / "private")
         else:
-            rows = _source(spec, folder=folder, source=source, spawner=spawner)
+            rows = _source(spec, folder=folder, source=source, spawner=spawner, environment=environment)
             made_of, make = _cut_rows(spec, rows, key=key, protocol=protocol)
         view = _View(folder, f"{protocol}-{salt}-{made_of[:_VIEW_LENGTH]}")
         if not view.complete(made_of):
@@ -237,16 +239,26 @@ def _cut_rows(
     return digest_value(made_of), lambda: cut(rows, spec, key=key, protocol=protocol, exclude=exclude)
 
 
-def _source(spec: TaskSpec, *, folder: Path, source: DataSource, spawner: Spawner) -> dict[str, list[Row]]:
-    """The rows that data.py writes, from disk if the same code has written them before."""
-    if not (spec.folder / "data.py").is_file():
+def _source(
+    spec: TaskSpec,
+    *,
+    folder: Path,
+    source: DataSource,
+    spawner: Spawner,
+    environment: Mapping[str, str] | None,
+) -> dict[str, list[Row]]:
+    """The rows that lie in the folder or that its code writes, from disk if it has written them before."""
+    downloads = (spec.folder / "download_data.py").is_file() and not (
+        spec.folder / "data/train.jsonl"
+    ).is_file()
+    if not (spec.folder / "data.py").is_file() and not downloads:
         return read_rows(spec.folder / "data", spec.folder.name)
     target = private_folder(folder / "private") / "source"
     made_of = digest_tree(spec.folder)
     manifest = _read_manifest(target)
     if manifest is None or manifest.made_of != made_of or not _intact(target, manifest):
         fresh = target.with_name("source.new")
-        run_data_py(spec, target=fresh, spawner=spawner, source=source)
+        run_data_py(spec, target=fresh, spawner=spawner, source=source, environment=environment)
         files = {path.name: digest_file(path) for path in sorted(fresh.glob("*.jsonl"))}
         write_json(fresh / _MANIFEST, FolderManifest(made_of=made_of, files=files))
         shutil.rmtree(target, ignore_errors=True)

@@ -22,6 +22,7 @@ from posttrain.benchmarks.prepare_worker import (
 from posttrain.core.errors import PluginError, PosttrainError, UsageError
 from posttrain.core.frozen import Frozen
 from posttrain.core.specs import TaskSpec
+from posttrain.infra.fetching import child_environment
 from posttrain.infra.files import write_jsonl
 from posttrain.infra.processes import Child, Command, Spawner
 
@@ -41,6 +42,7 @@ def run_data_py(
     source: DataSource | None,
     sizes: Mapping[str, int] | None = None,
     key: bytes = b"",
+    environment: Mapping[str, str] | None = None,
 ) -> None:
     """Run the task's data.py into the emptied folder `target`.
 
@@ -55,7 +57,7 @@ def run_data_py(
     command = Command(
         argv=[sys.executable, "-P", "-m", "posttrain.benchmarks.prepare_worker"],
         cwd=target,
-        env=_environment(),
+        env=_environment(environment),
         stdin="pipe",
         stdout="pipe",
         stderr=log,
@@ -109,5 +111,7 @@ def _write(child: Child, message: Frozen) -> None:
     child.stdin.flush()
 
 
-def _environment() -> dict[str, str]:
+def _environment(host: Mapping[str, str] | None) -> dict[str, str]:
+    if host is not None:
+        return child_environment(host)
     return {"PATH": os.defpath, "LC_ALL": "C.UTF-8", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}

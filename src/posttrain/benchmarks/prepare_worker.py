@@ -11,6 +11,8 @@ import importlib.util
 import inspect
 import json
 import os
+import runpy
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -99,6 +101,9 @@ class PipedSource:
 def prepare(job: PrepareJob, source: PipedSource) -> Prepared:
     """Run the folder's code. PluginError names the folder and what went wrong."""
     folder, target = Path(job.folder), Path(job.target)
+    if not (folder / "data.py").is_file():
+        _run_download(folder, target)
+        return _written(folder, target)
     module = load_module(folder / "data.py")
     with boundary(PluginError, f"{folder.name}/data.py"):
         if job.sizes is not None:
@@ -109,6 +114,10 @@ def prepare(job: PrepareJob, source: PipedSource) -> Prepared:
             _download(module.download_train_data, target)
         else:
             raise PluginError(f"{folder.name}/data.py: has neither prepare nor download_train_data")
+    return _written(folder, target)
+
+
+def _written(folder: Path, target: Path) -> Prepared:
     files = tuple(sorted(path.name for path in target.glob("*.jsonl")))
     if not files:
         raise PluginError(f"{folder.name}/data.py: wrote no .jsonl file")
@@ -126,6 +135,19 @@ def load_module(path: Path) -> ModuleType:
     with boundary(PluginError, f"{path.parent.name}/{path.name}"):
         specification.loader.exec_module(module)
     return module
+
+
+def _run_download(folder: Path, target: Path) -> None:
+    """Run download_data.py of a smith folder in a copy of the folder, and take what lies in data/ then."""
+    copy = target / "folder"
+    shutil.copytree(folder, copy)
+    os.chdir(copy)
+    with boundary(PluginError, f"{folder.name}/download_data.py"):
+        runpy.run_path(str(copy / "download_data.py"), run_name="__main__")
+    for path in sorted((copy / "data").glob("*.jsonl")):
+        path.replace(target / path.name)
+    os.chdir(target)
+    shutil.rmtree(copy)
 
 
 def _download(download: Callable[..., Any], target: Path) -> None:

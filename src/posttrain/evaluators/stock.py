@@ -24,6 +24,12 @@ _JUDGES = {
 }
 """Evaluators that look at one text at a time: class taking the task's settings."""
 
+_WHOLE = {
+    "code": "posttrain.evaluators.code:CodeEvaluator",
+    "per_sample": "posttrain.evaluators.per_sample:PerSampleEvaluator",
+}
+"""Evaluators that look at all texts of a job together: class taking the job."""
+
 
 class Judge(Protocol):
     """Judges one text at a time. A text that gives no answer is wrong; only a broken row raises."""
@@ -63,7 +69,7 @@ class JudgedEvaluator:
 
 def names() -> tuple[str, ...]:
     """The stock evaluators."""
-    return tuple(sorted(_JUDGES))
+    return tuple(sorted((*_JUDGES, *_WHOLE)))
 
 
 def make_judge(name: str, settings: Mapping[str, Any]) -> Judge:
@@ -80,6 +86,9 @@ def make_judge(name: str, settings: Mapping[str, Any]) -> Judge:
 def make_evaluator(job: ScoringJob) -> Evaluator:
     """The evaluator that a job names."""
     with boundary(PluginError, f"evaluator {job.evaluator}"):
+        if job.evaluator in _WHOLE:
+            evaluator: Evaluator = _load(_WHOLE, job.evaluator)(job)
+            return evaluator
         return JudgedEvaluator(make_judge(job.evaluator, job.settings), job)
 
 
