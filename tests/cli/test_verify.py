@@ -41,6 +41,7 @@ def test_a_run_as_it_was_left_is_sound(finished: Finished, cli) -> None:
         "result",
         "exports",
         "record",
+        "clock",
         "results",
         "files",
     ]

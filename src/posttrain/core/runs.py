@@ -127,7 +127,7 @@ class Result(Frozen):
 
 
 class RunRecord(Frozen):
-    """What happened; written last. A record of an interrupted run does not close it."""
+    """What happened; written last. A run that was interrupted, or that the lab failed, is not closed by it."""
 
     run_id: str
     plan_digest: str
@@ -156,4 +156,4 @@ class RunRecord(Frozen):
     @property
     def closed(self) -> bool:
         """Whether a resume has nothing left to do."""
-        return self.status is not Status.INTERRUPTED
+        return self.status not in (Status.INTERRUPTED, Status.ERROR)

@@ -37,8 +37,12 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int = 0o644, durable: b
 def write_json(path: Path, value: Any, *, mode: int = 0o644, durable: bool = True) -> None:
     """Write a model or plain JSON data, indented, atomically."""
     data = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-    text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    write_atomic(path, text, mode=mode, durable=durable)
+    write_atomic(path, as_json(data), mode=mode, durable=durable)
+
+
+def as_json(data: Any) -> str:
+    """Plain JSON data as `write_json` writes it."""
+    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_jsonl(path: Path, rows: Iterable[Any], *, mode: int = 0o644, durable: bool = True) -> None:

@@ -19,7 +19,7 @@ from posttrain.core.runs import RunPlan, RunRecord
 from posttrain.infra.files import write_atomic
 
 _LOCK_TIMEOUT_S = 60.0
-_DRIVER_VARIABLES = ("LLM_MODEL", "CHAT_MODEL", "OPENAI_MODEL")
+DRIVER_VARIABLES = ("LLM_MODEL", "CHAT_MODEL", "OPENAI_MODEL")
 _TIME = "%Y-%m-%d %H:%M:%S"
 
 
@@ -108,7 +108,7 @@ class Results(NamedTuple):
 
 def driver_model(environment: Mapping[str, str]) -> str:
     """The large model behind an agent, as its own environment names it; `unknown` if it does not."""
-    return next((environment[name] for name in _DRIVER_VARIABLES if environment.get(name)), "unknown")
+    return next((environment[name] for name in DRIVER_VARIABLES if environment.get(name)), "unknown")
 
 
 def result_row(

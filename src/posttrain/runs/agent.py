@@ -49,12 +49,14 @@ def supervise(
     clock: Clock,
     signals: StopSignals,
     failure: Callable[[], PosttrainError | None],
-    on_deadline: Callable[[], None],
+    time_over: Callable[[], None],
+    ended: Callable[[AgentEnd], None],
 ) -> AgentEnd:
     """Start the agent and return when no process of its tree is left.
 
-    `on_deadline` is called the moment the time is over, before anything is stopped. A failure of the
-    grader, or a signal, stops the tree too and is raised.
+    `time_over` is called before anything is stopped. `ended` is called once the agent's end is known: for
+    one that ended by itself that is before its leftovers are stopped, so that a death of ours meanwhile
+    does not start it again. A failure of the grader, or a signal, stops the tree too and is raised.
     """
     with spawner.spawn(start.command, name="agent") as child:
         with signals.interruptible():
@@ -64,11 +66,18 @@ def supervise(
                 fault = failure()
                 if fault is not None:
                     raise fault
-        at_deadline = code is None
-        if at_deadline:
-            on_deadline()
+        time_over()
+        clock.stop(exit_code=code)
+        by_itself = code is not None
+        if by_itself:
+            ended(end_of(code, clock, at_deadline=False))
         child.stop(GRACE_S)
-        if code is None:
-            code = child.poll()
-    clock.stop()
-    return AgentEnd(exit_code=code, at_deadline=at_deadline, used_s=round(clock.used(), 3))
+    end = end_of(child.poll(), clock, at_deadline=not by_itself)
+    if not by_itself:
+        ended(end)
+    return end
+
+
+def end_of(exit_code: int | None, clock: Clock, *, at_deadline: bool) -> AgentEnd:
+    """The agent's end, with what it used of its budget."""
+    return AgentEnd(exit_code=exit_code, at_deadline=at_deadline, used_s=round(clock.used(), 3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
@@ -24,6 +25,8 @@ class ClockState(Frozen):
     """Unix seconds of the first start of the budget."""
     deadline: float | None = None
     """Unix seconds; None once the agent's time is over."""
+    exit_code: int | None = None
+    """Of an agent that ended by itself."""
 
 
 def boot_id() -> str:
@@ -42,26 +45,46 @@ class Clock:
     """
 
     def __init__(
-        self, path: Path, *, timeout_s: float, used_s: float = 0.0, first_start: float | None = None
+        self,
+        path: Path,
+        *,
+        timeout_s: float,
+        used_s: float = 0.0,
+        first_start: float | None = None,
+        over: bool = False,
+        exit_code: int | None = None,
     ):
         self._path = path
         self._timeout_s = timeout_s
         self._used_before = used_s
         self._first_start = first_start
+        self._over = over
+        self._exit_code = exit_code
         self._started: float | None = None
         self._stopped_at: float | None = None
         self._tick = threading.Event()
         self._thread: threading.Thread | None = None
 
     @classmethod
-    def resumed(cls, path: Path, *, timeout_s: float) -> Clock:
-        """The clock of an interrupted run; a fresh one if the budget never started."""
+    def resumed(cls, path: Path, *, timeout_s: float, otherwise_s: float = 0.0) -> Clock:
+        """The clock of an interrupted run; a fresh one if the budget never started.
+
+        `otherwise_s` is what counts as used if the file is lost. It comes from the system's time and
+        is no match for a file that is there.
+        """
         state = read_clock(path)
         if state is None:
-            return cls(path, timeout_s=timeout_s)
+            return cls(path, timeout_s=timeout_s, used_s=min(timeout_s, otherwise_s))
         over = state.deadline is None
         used = state.used_s if over else min(timeout_s, state.used_s + 1.0)
-        return cls(path, timeout_s=timeout_s, used_s=used, first_start=state.started)
+        return cls(
+            path,
+            timeout_s=timeout_s,
+            used_s=used,
+            first_start=state.started,
+            over=over,
+            exit_code=state.exit_code,
+        )
 
     @property
     def timeout_s(self) -> float:
@@ -95,6 +118,16 @@ class Clock:
     def expired(self) -> bool:
         return self.remaining() <= 0.0
 
+    @property
+    def over(self) -> bool:
+        """Whether the agent's time has ended: it is used up, or the agent ended by itself."""
+        return self._over or self.expired()
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of an agent that ended by itself."""
+        return self._exit_code
+
     def start(self) -> None:
         """The budget starts to run now."""
         self._started = time.monotonic()
@@ -103,17 +136,19 @@ class Clock:
         self._thread = threading.Thread(target=self._write_every_second, name="clock", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """The agent's time is over; later calls change nothing."""
+    def stop(self, *, exit_code: int | None = None) -> None:
+        """The agent's time is over: it ended with `exit_code`, or used it up. Later calls change nothing."""
         if self._started is None or self._stopped_at is not None:
             return
         self._stopped_at = time.monotonic()
+        self._over, self._exit_code = True, exit_code
         self._end_thread()
         self._write()
 
     def pause(self) -> None:
-        """Stop writing without ending the agent's time: an interrupted run can go on from here."""
+        """Stop counting without ending the agent's time: an interrupted run can go on from here."""
         if self._started is not None and self._stopped_at is None:
+            self._stopped_at = time.monotonic()
             self._end_thread()
             self._write()
 
@@ -124,21 +159,30 @@ class Clock:
 
     def _write_every_second(self) -> None:
         while not self._tick.wait(1.0):
-            try:
-                self._write(durable=False)
-            except OSError:  # a full disk costs at most the seconds until the next write that fits
-                continue
+            self._write(durable=False)
 
     def _write(self, *, durable: bool = True) -> None:
-        running = self._started is not None and self._stopped_at is None
         state = ClockState(
             boot_id=boot_id(),
             used_s=round(min(self.used(), self._timeout_s), 3),
             timeout_s=self._timeout_s,
             started=self._first_start or time.time(),
-            deadline=self.deadline if running else None,
+            deadline=None if self._over else self.deadline,
+            exit_code=self._exit_code,
         )
-        write_json(self._path, state, durable=durable)
+        try:
+            write_json(self._path, state, durable=durable)
+        except OSError:
+            self._overwrite(state)
+
+    def _overwrite(self, state: ClockState) -> None:
+        """The same bytes of the disk again: a full one must not give the agent time for free."""
+        text = state.model_dump_json().encode()
+        try:
+            with self._path.open("r+b") as file:
+                file.write(text.ljust(os.fstat(file.fileno()).st_size))
+        except OSError:  # read-only: what was written last counts, and the run ends of other causes
+            return
 
 
 def read_clock(path: Path) -> ClockState | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -9,8 +10,9 @@ from typing import NamedTuple
 from posttrain.checkpoints.intake import Changed, opened_file, opened_folder
 from posttrain.core.errors import InfrastructureError, SubmissionFault, boundary
 from posttrain.core.grading import Verdict
-from posttrain.core.paths import RunPaths
+from posttrain.core.paths import LabPaths, RunPaths
 from posttrain.core.runs import RunPlan, RunRecord
+from posttrain.grading.ledger import Ledger
 from posttrain.infra.digests import digest_value
 from posttrain.infra.files import write_atomic, write_json
 from posttrain.reports.figures import TrajectoryDrawer, trajectory
@@ -19,6 +21,9 @@ from posttrain.reports.results import driver_model, record_result, result_row
 from posttrain.runs import outcome
 from posttrain.runs.history import Closed, History
 from posttrain.runs.inventory import take_inventory
+from posttrain.runs.log import RunLog
+from posttrain.runs.resuming import read_plan
+from posttrain.runs.secrecy import redact_file
 from posttrain.runs.session import Session
 
 AGENT_REPORTS = ("summary.md", "summary.jsonl")
@@ -62,7 +67,9 @@ def record_of(
         result=result,
         val_baseline=history.baseline("val"),
         test_baseline=history.baseline("test"),
-        marks=outcome.marks(plan, fault_s=faults, flags=result.flags if result else ()),
+        marks=outcome.marks(
+            plan, fault_s=faults, flags=result.flags if result else (), versions=history.versions
+        ),
         reason=closed.reason,
         resumed=history.resumed,
         ledger_head=head,
@@ -73,58 +80,111 @@ def record_of(
 
 def close(session: Session, ending: Ending, *, drawer: TrajectoryDrawer) -> RunRecord:
     """Write reports, the closing row, the row in results.csv and, last, record.json."""
+    closed = _closed(session, ending)
+    with boundary(InfrastructureError, "writing the reports"):
+        _write_reports(session, _draft(session, closed), drawer=drawer)
+        _redact_agent_log(session)
+        session.log.event(f"closing: {closed.status.value}")
+        session.ledger.append("closed", closed.model_copy(update={"files": take_inventory(session.paths)}))
+        return publish(
+            session.plan, session.ledger, paths=session.paths, lab=session.lab.paths, log=session.log
+        )
+
+
+def _closed(session: Session, ending: Ending) -> Closed:
     history = session.history
     end = history.agent_end
-    status = outcome.status(
-        error=ending.error,
-        interrupted=ending.interrupted is not None,
-        graded=sum(grade.score is not None for grade in history.grades),
-        agent_exit=None if end is None else end.exit_code,
-        at_deadline=end is not None and end.at_deadline,
-    )
-    closed = Closed(
-        status=status,
+    used = session.clock.used() if end is None else end.used_s
+    return Closed(
+        status=outcome.status(
+            error=ending.error,
+            interrupted=ending.interrupted is not None,
+            graded=sum(grade.score is not None for grade in history.grades),
+            agent_exit=None if end is None else end.exit_code,
+            at_deadline=end is not None and end.at_deadline,
+        ),
         reason=ending.error or ending.interrupted,
-        used_s=round(min(session.clock.used(), session.clock.timeout_s), 3),
-        self_check=_self_check(history),
+        used_s=round(min(used, session.clock.timeout_s), 3),
+        driver=_driver(session),
+        self_check=history.self_checked or {},
         files={},
     )
-    with boundary(InfrastructureError, "writing the reports"):
-        draft = record_of(
-            session.plan,
-            history,
-            closed=closed,
-            ended=_now(),
-            head=session.ledger.head,
-            rows=session.ledger.count,
-        )
-        _write_reports(session, draft, drawer=drawer)
-        session.log.event(f"closing: {status.value}")
-        closed = closed.model_copy(update={"files": take_inventory(session.paths)})
-        row = session.ledger.append("closed", closed)
-        record = record_of(
-            session.plan,
-            session.history,
-            closed=closed,
-            ended=row.time,
-            head=session.ledger.head,
-            rows=session.ledger.count,
-        )
-        session.log.event(f"ledger head {record.ledger_head}, {record.ledger_rows} rows")
-        _record_row(session, record)
-        write_json(session.paths.record, record)
+
+
+def _driver(session: Session) -> str:
+    passed = {name: value for name, value in session.lab.host_env.items() if name in session.plan.env_names}
+    return driver_model({**passed, **session.prepared.agent.env_vars})
+
+
+def _draft(session: Session, closed: Closed) -> RunRecord:
+    """The record as reports are made from it, before the row that closes the run."""
+    return record_of(
+        session.plan,
+        session.history,
+        closed=closed,
+        ended=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        head=session.ledger.head,
+        rows=session.ledger.count,
+    )
+
+
+def publish(plan: RunPlan, ledger: Ledger, *, paths: RunPaths, lab: LabPaths, log: RunLog) -> RunRecord:
+    """Tell the world what the ledger's last row has closed; doing it again changes nothing."""
+    history = History(ledger.rows())
+    record = closing_record(plan, history, head=ledger.head)
+    head = head_line(record)
+    if head not in paths.run_log.read_text("utf-8", "replace"):
+        log.event(head, at=datetime.fromisoformat(record.ended))
+    row = result_row(
+        plan, record, history.grades, driver=_closing(history).driver, workspace=paths.workspace.root
+    )
+    record_result(lab.results_csv, row)
+    write_json(paths.record, record)
     return record
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+def closing_record(plan: RunPlan, history: History, *, head: str) -> RunRecord:
+    """The record of a history whose last row closed the run; `head` is the hash of that row."""
+    return record_of(
+        plan,
+        history,
+        closed=_closing(history),
+        ended=history.rows[-1].time,
+        head=head,
+        rows=len(history.rows),
+    )
 
 
-def _self_check(history: History) -> dict[str, object]:
-    found = [
-        row.data for row in history.rows if row.kind == "event" and row.data.get("event") == "self-check"
-    ]
-    return {key: value for key, value in found[-1].items() if key != "event"} if found else {}
+def _closing(history: History) -> Closed:
+    return Closed.model_validate(history.rows[-1].data)
+
+
+def head_line(record: RunRecord) -> str:
+    """The last event of a closed run."""
+    return f"ledger head {record.ledger_head}, {record.ledger_rows} rows"
+
+
+def finish(paths: RunPaths, lab: LabPaths, *, say: Callable[[str], None]) -> RunRecord | None:
+    """Publish a run that died between its last row and record.json; None if that is not what happened."""
+    if not paths.plan.exists() or not paths.ledger.exists():
+        return None
+    with Ledger(paths.ledger, torn=paths.torn) as ledger:
+        history = History(ledger.rows())
+        if not history.rows or history.rows[-1].kind != "closed":
+            return None
+        plan = read_plan(paths)
+        if not closing_record(plan, history, head=ledger.head).closed:
+            return None
+        say(f"run {paths.run_id} was closed; writing what is missing of its record")
+        with RunLog(paths.run_log) as log, boundary(InfrastructureError, "writing the record"):
+            return publish(plan, ledger, paths=paths, lab=lab, log=log)
+
+
+def _redact_agent_log(session: Session) -> None:
+    """The agent is gone, so its output can be replaced: keys do not stay in a folder that people share."""
+    found = redact_file(session.paths.agent_log, session.secrets)
+    if found:
+        session.tell(f"agent.log: {found} times a secret was taken out")
 
 
 def _write_reports(session: Session, record: RunRecord, *, drawer: TrajectoryDrawer) -> None:
@@ -134,8 +194,9 @@ def _write_reports(session: Session, record: RunRecord, *, drawer: TrajectoryDra
     times = history.times
     if times is None:
         return
-    write_json(paths.metrics, run_metrics(history.grades, plan=session.plan, record=record, times=times))
-    data = trajectory(history.grades, plan=session.plan, record=record, start_time=times.start)
+    grades = history.timed_grades
+    write_json(paths.metrics, run_metrics(grades, plan=session.plan, record=record, times=times))
+    data = trajectory(grades, plan=session.plan, record=record, start_time=times.start)
     figure = drawer.draw(data, paths.figures)
     if figure.note is not None:
         session.tell(figure.note)
@@ -159,16 +220,3 @@ def _agent_file(paths: RunPaths, name: str) -> bytes | None:
             return file.read(LARGEST_REPORT) if seen.size <= LARGEST_REPORT else None
     except (SubmissionFault, InfrastructureError, Changed, OSError):
         return None  # no summary, or none that can be read safely: the checks of reports say so
-
-
-def _record_row(session: Session, record: RunRecord) -> None:
-    agent = session.prepared.agent
-    passed = {name: value for name, value in session.lab.host_env.items() if name in session.plan.env_names}
-    row = result_row(
-        session.plan,
-        record,
-        session.history.grades,
-        driver=driver_model({**passed, **agent.env_vars}),
-        workspace=session.paths.workspace.root,
-    )
-    record_result(session.lab.paths.results_csv, row)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 from posttrain.core.frozen import Frozen
 from posttrain.core.grading import Grade, LedgerRow, Split
 from posttrain.core.runs import Result, Status
 from posttrain.core.scores import Score
 from posttrain.reports.metrics import Times
+
+SELF_CHECK = "self-check"
 
 
 class AgentEnd(Frozen):
@@ -31,6 +33,8 @@ class Measured(Frozen):
     """Name of the file in baselines/."""
     cached: bool
     score: Score
+    digest: str = ""
+    """Of the whole evaluation, items included."""
 
 
 class Closed(Frozen):
@@ -40,9 +44,29 @@ class Closed(Frozen):
     reason: str | None
     used_s: float
     """Seconds of the budget that were used."""
+    driver: str = "unknown"
+    """The large model behind the agent, as its environment named it."""
     self_check: dict[str, Any]
     files: dict[str, str]
     """What each file of the run held at the end, by relative name: see runs/inventory.py."""
+
+
+class Word(Frozen):
+    """Data of a `verdict` row: what an operator decided about a closed run."""
+
+    accepted: bool
+    why: str
+    by: str
+    """Login name of the operator."""
+
+
+class Stretch(NamedTuple):
+    """One uninterrupted part of the agent's time."""
+
+    begun: float
+    """Unix seconds."""
+    used_s: float
+    """Seconds of the budget that were gone by then."""
 
 
 @dataclass(frozen=True)
@@ -69,19 +93,63 @@ class History:
 
     @property
     def times(self) -> Times | None:
-        """The agent's budget in Unix seconds; None before it began."""
-        started = self._last("started")
-        if started is None:
+        """The agent's budget in Unix seconds, as if it had run in one piece; None before it began.
+
+        start + timeout is the deadline of the last start; what happened before an interruption is moved
+        by the down time.
+        """
+        stretches = self._stretches
+        if not stretches:
             return None
+        start = stretches[-1].begun - stretches[-1].used_s
+        last_submit = self.last_submit
         return Times(
-            start=started["deadline"] - started["timeout_s"],
+            start=start,
             end=self._time_of("stopped"),
-            last_submit=self._time_of("accepted"),
+            last_submit=None if last_submit is None else start + _used_at(last_submit, stretches),
+        )
+
+    @property
+    def least_used_s(self) -> float:
+        """Seconds of the budget that were gone when the ledger last heard of the running agent."""
+        used, begun = 0.0, None
+        for row in self.rows:
+            if row.kind == "started":
+                used, begun = row.data["used_s"], _unix(row.time)
+            elif row.kind in ("stopped", "closed", "resumed"):
+                begun = None
+            elif begun is not None:
+                used, begun = used + _unix(row.time) - begun, _unix(row.time)
+        return used
+
+    @property
+    def last_submit(self) -> float | None:
+        """Unix seconds of the last acceptance."""
+        return self._time_of("accepted")
+
+    @property
+    def timed_grades(self) -> tuple[Grade, ...]:
+        """The grades with times on the scale of `times`: seconds from its start are seconds of the budget."""
+        times, stretches = self.times, self._stretches
+        if times is None or len(stretches) == 1:
+            return self.grades
+        return tuple(
+            grade.model_copy(
+                update={"timestamp": _iso(times.start + _used_at(_unix(grade.timestamp), stretches))}
+            )
+            for grade in self.grades
+        )
+
+    @property
+    def _stretches(self) -> tuple[Stretch, ...]:
+        started = [row.data for row in self.rows if row.kind == "started"]
+        return tuple(
+            Stretch(data["deadline"] - data["timeout_s"] + data["used_s"], data["used_s"]) for data in started
         )
 
     def _time_of(self, kind: str) -> float | None:
         found = next((row.time for row in reversed(self.rows) if row.kind == kind), None)
-        return None if found is None else datetime.fromisoformat(found).timestamp()
+        return None if found is None else _unix(found)
 
     @property
     def agent_end(self) -> AgentEnd | None:
@@ -94,13 +162,51 @@ class History:
         return None if data is None else Result.model_validate(data)
 
     @property
+    def closing(self) -> History | None:
+        """The story up to the row that closed the run; None while it goes on or was taken up again."""
+        for row in reversed(self.rows):
+            if row.kind == "closed":
+                return History(self.rows[: row.seq + 1])
+            if row.kind == "resumed":
+                return None
+        return None
+
+    @property
     def closed(self) -> Closed | None:
-        data = self._last("closed")
-        return None if data is None else Closed.model_validate(data)
+        """How the run was closed; None while it goes on or was taken up again."""
+        closing = self.closing
+        return None if closing is None else Closed.model_validate(closing.rows[-1].data)
+
+    @property
+    def word(self) -> Word | None:
+        """What an operator said last about the run as it was closed last."""
+        for row in reversed(self.rows):
+            if row.kind == "verdict":
+                return Word.model_validate(row.data)
+            if row.kind in ("closed", "resumed"):
+                return None
+        return None
 
     @property
     def resumed(self) -> int:
         return sum(row.kind == "resumed" for row in self.rows)
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """Of the posttrain that took the run up again, each time."""
+        return tuple(row.data["version"] for row in self.rows if row.kind == "resumed")
+
+    @property
+    def self_checked(self) -> dict[str, Any] | None:
+        """What the self-check of the task found."""
+        found = [row.data for row in self.rows if row.kind == "event" and row.data.get("event") == SELF_CHECK]
+        return {key: value for key, value in found[-1].items() if key != "event"} if found else None
+
+    @property
+    def selected(self) -> int | None:
+        """The submission that was chosen for the final test."""
+        data = self._last("selected")
+        return None if data is None else int(data["submission_id"])
 
     @property
     def grades(self) -> tuple[Grade, ...]:
@@ -108,5 +214,24 @@ class History:
         return tuple(sorted(found, key=lambda grade: grade.submission_id))
 
     def baseline(self, split: Split) -> Score | None:
-        measured = [Measured.model_validate(row.data) for row in self.rows if row.kind == "baseline"]
-        return next((found.score for found in reversed(measured) if found.split == split), None)
+        measured = self.measured(split)
+        return None if measured is None else measured.score
+
+    def measured(self, split: Split) -> Measured | None:
+        """The base on a split, as it was first measured in this run."""
+        rows = [Measured.model_validate(row.data) for row in self.rows if row.kind == "baseline"]
+        return next((found for found in rows if found.split == split), None)
+
+
+def _used_at(moment: float, stretches: Sequence[Stretch]) -> float:
+    """Seconds of the budget that were gone at a moment in Unix seconds."""
+    before = [stretch for stretch in stretches if stretch.begun <= moment] or [stretches[0]]
+    return before[-1].used_s + moment - before[-1].begun
+
+
+def _unix(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def _iso(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")

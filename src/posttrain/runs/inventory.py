@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,42 +11,56 @@ from posttrain.core.paths import RunPaths
 from posttrain.infra.digests import digest_bytes, digest_file
 
 READ_WHOLE = 16 << 20
-"""Larger files below the workspace are the agent's checkpoints: size and time stand for their content."""
+"""Larger files below the workspace are the agent's checkpoints: of these samples are read."""
+_SAMPLES = 32
+_SAMPLE = 64 << 10
 
 
 def take_inventory(paths: RunPaths) -> dict[str, str]:
     """`relative name -> mark` for all files that are final when a run closes.
 
-    Left out: the ledger (it proves itself), the lock, record.json and run.log (written after this; a
-    mark of what run.log held until now is kept under its name).
+    Left out are the ledger, which proves itself, and record.json and run.log, which are written after this;
+    of run.log the mark of what it holds now is kept.
     """
-    return {name: mark(path) for name, path in sorted(_files(paths))}
+    foreign = paths.workspace.root
+    return {name: _mark(path, sampled=path.is_relative_to(foreign)) for name, path in sorted(_files(paths))}
 
 
-def mark(path: Path) -> str:
+def _mark(path: Path, *, sampled: bool) -> str:
     """What stands for the content of one path: a digest, a link's target, or its kind."""
-    if path.is_symlink():
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
         return f"link:{digest_bytes(os.fsencode(path.readlink()))}"
-    if not path.is_file():
-        return "missing" if not path.exists() else "special"
-    status = path.stat()
-    if status.st_size > READ_WHOLE and "workspace" in path.parts:
-        return f"stamp:{status.st_size}:{status.st_mtime_ns}:{status.st_ino}"
+    if not stat.S_ISREG(status.st_mode):
+        return "special"
+    if sampled and status.st_size > READ_WHOLE:
+        return f"sampled:{status.st_size}:{status.st_mtime_ns}:{_digest_of_samples(path, status.st_size)}"
     return f"{status.st_size}:{digest_file(path)}"
 
 
-def mark_of_prefix(path: Path, size: int) -> str:
-    """The mark that `path` had while it was `size` bytes long."""
+def _digest_of_samples(path: Path, size: int) -> str:
+    """Blocks from the first to the last byte, evenly spread: the time of change stands for the rest."""
+    places = [number * (size - _SAMPLE) // (_SAMPLES - 1) for number in range(_SAMPLES)]
     with path.open("rb") as file:
-        return f"{size}:{digest_bytes(file.read(size))}"
+        return digest_bytes(b"".join(os.pread(file.fileno(), _SAMPLE, place) for place in places))
+
+
+def size_of(kept: str) -> int:
+    """How many bytes a file had when it was marked by its whole content."""
+    return int(kept.partition(":")[0])
 
 
 def _files(paths: RunPaths) -> Iterator[tuple[str, Path]]:
-    left_out = {path.name for path in (paths.ledger, paths.lock, paths.record)}
+    left_out = {path.name for path in (paths.ledger, paths.record)}
     for folder, folders, files in os.walk(paths.root):
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
         for name in (*files, *links):
             path = Path(folder) / name
             relative = path.relative_to(paths.root)
             if len(relative.parts) > 1 or name not in left_out:
-                yield os.fsencode(relative).decode("utf-8", "backslashreplace"), path
+                yield _name(relative), path
+
+
+def _name(relative: Path) -> str:
+    """Text for a name of any bytes; different names give different texts."""
+    return os.fsencode(relative).replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")

@@ -25,7 +25,8 @@ def judge(session: Session, grader: Grader, baselines: Mapping[Split, Assessment
     if chosen is None:
         session.tell("nothing was graded")
         return None
-    session.ledger.append("selected", {"submission_id": chosen.grade.submission_id, "rule": chosen.rule})
+    if session.history.selected != chosen.grade.submission_id:
+        session.ledger.append("selected", {"submission_id": chosen.grade.submission_id, "rule": chosen.rule})
     session.tell(f"submission {chosen.grade.submission_id} is selected ({chosen.rule})")
     if mode == "open":
         result = _best_of(session, chosen, grader.grades, baselines["test"])

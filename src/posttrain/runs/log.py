@@ -51,15 +51,25 @@ class RunLog:
     def set_redaction(self, redact: Redact) -> None:
         self._redact = redact
 
-    def event(self, text: str, *, public: bool = False, level: str = "INFO") -> None:
+    def redacted(self, text: str) -> str:
+        """The text as a log may show it."""
+        return self._redact(text)
+
+    def event(
+        self, text: str, *, public: bool = False, level: str = "INFO", at: datetime | None = None
+    ) -> None:
         """One line; line breaks in `text` are shown as such, so that nobody can forge a second line."""
-        message = self._redact(text).replace("\r", "\\r").replace("\n", "\\n")
-        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        line = f"{stamp} | {level:<7} | {message}\n"
+        line = log_line(self._redact(text), level=level, at=at or datetime.now(UTC))
         with self._lock:
             for file in (self._file, self._public if public else None):
                 if file is not None:
                     _append(file, line)
+
+
+def log_line(text: str, *, at: datetime, level: str = "INFO") -> str:
+    """One event as it stands in the file."""
+    message = text.replace("\r", "\\r").replace("\n", "\\n")
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ} | {level:<7} | {message}\n"
 
 
 def _append(file: TextIO, line: str) -> None:

@@ -7,30 +7,33 @@ interrupted run takes the same road again and finds each finished step done.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 
 from posttrain import __version__
-from posttrain.core.errors import PosttrainError, Stopped, UsageError
+from posttrain.core.errors import InfrastructureError, PosttrainError, Stopped, UsageError, boundary
 from posttrain.core.runs import RunRecord, RunRequest
 from posttrain.grading.ledger import Ledger
+from posttrain.grading.redaction import Redactor
 from posttrain.infra.files import write_json
 from posttrain.infra.models import check_unchanged
 from posttrain.infra.processes import Spawner
 from posttrain.reports.figures import TrajectoryDrawer
 from posttrain.runs import steps
 from posttrain.runs.clock import Clock
-from posttrain.runs.closing import Ending, close, plan_digest
+from posttrain.runs.closing import Ending, close, finish, plan_digest
 from posttrain.runs.folder import Footprint, locked, new_run
 from posttrain.runs.harness import Harness
+from posttrain.runs.history import History
 from posttrain.runs.isolation import doorway
 from posttrain.runs.judging import judge
 from posttrain.runs.lab import Lab, Terminal
 from posttrain.runs.log import RunLog
 from posttrain.runs.plan import Chosen, choose, prepare
-from posttrain.runs.resuming import closed_record, planned, read_request
+from posttrain.runs.resuming import closed_record, planned, read_request, tidy
 from posttrain.runs.session import Session
 from posttrain.runs.signals import StopSignals
 
@@ -55,7 +58,7 @@ def run(request: RunRequest, *, lab: Lab, terminal: Terminal) -> RunRecord:
 
 
 def resume(run_id: str, *, lab: Lab, terminal: Terminal, allow_version_change: bool = False) -> RunRecord:
-    """Go on with an interrupted run; a closed one is returned as it is.
+    """Go on with an interrupted run, or one that the lab failed; a closed one is returned as it is.
 
     Raises UsageError if there is no such run, if another harness works on it, or if its plan cannot be
     carried out as it was made.
@@ -63,10 +66,14 @@ def resume(run_id: str, *, lab: Lab, terminal: Terminal, allow_version_change: b
     paths = lab.paths.find_run(run_id)
     if paths is None:
         raise UsageError(f"--resume: no run {run_id!r} in {lab.paths.home}")
+    closed = closed_record(paths)
+    if closed is not None:
+        return closed
     with locked(paths):
-        closed = closed_record(paths)
+        closed = closed_record(paths) or finish(paths, lab.paths, say=terminal.say)
         if closed is not None:
             return closed
+        tidy(paths)
         with StopSignals() as signals, Spawner() as spawner:
             request = read_request(paths)
             chosen = choose(request, lab, spawner)
@@ -78,15 +85,18 @@ def resume(run_id: str, *, lab: Lab, terminal: Terminal, allow_version_change: b
 def work(chosen: Chosen, harness: Harness, *, allow_version_change: bool = False) -> RunRecord:
     """Steps 2 to 10, in a run's folder that is ours alone meanwhile."""
     paths = harness.paths
-    with RunLog(paths.run_log) as log, told(log):
+    with RunLog(paths.run_log) as log, told(log), boundary(InfrastructureError, "preparing the run"):
         prepared = prepare(chosen, harness)
         announce(harness)
         plan = planned(paths, fresh=prepared.plan, allow_version_change=allow_version_change)
         if not paths.plan.exists():
             write_json(paths.plan, plan)
         with Ledger(paths.ledger, torn=paths.torn) as ledger:
-            clock = Clock.resumed(paths.clock, timeout_s=plan.request.timeout_s)
-            session = Session(harness, replace(prepared, plan=plan), log, ledger, clock)
+            witnessed = History(ledger.rows()).least_used_s
+            clock = Clock.resumed(paths.clock, timeout_s=plan.request.timeout_s, otherwise_s=witnessed)
+            url_secret = secrets.token_urlsafe(32)
+            session = Session(harness, replace(prepared, plan=plan), log, ledger, clock, url_secret)
+            log.set_redaction(Redactor(session.secrets))
             open_story(session)
             return conduct(session)
 
@@ -114,9 +124,11 @@ def told(log: RunLog) -> Iterator[None]:
 
 def open_story(session: Session) -> None:
     """The first row of a run, or the row that says it was taken up again."""
-    plan = plan_digest(session.plan)
-    if session.history.opened is None:
+    plan, opened = plan_digest(session.plan), session.history.opened
+    if opened is None:
         session.ledger.append("opened", {"plan": plan})
+    elif opened.data["plan"] != plan:
+        raise UsageError(f"--resume {session.plan.run_id}: plan.json is not the plan that the run began with")
     else:
         used = round(session.clock.used(), 3)
         session.ledger.append("resumed", {"plan": plan, "version": __version__, "used_s": used})
@@ -129,7 +141,8 @@ def conduct(session: Session) -> RunRecord:
     log = session.paths.root / "figure.log"
     with TrajectoryDrawer(session.spawner, env=env, log=log) as drawer:
         try:
-            perform(session)
+            with boundary(InfrastructureError, "the run"):
+                perform(session)
             ending = Ending()
         except Stopped as error:
             ending = Ending(interrupted=str(error))

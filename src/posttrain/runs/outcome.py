@@ -53,7 +53,9 @@ def waited(grades: Iterable[Grade], *, only: Verdict | None = None) -> float:
     return round(total, 3)
 
 
-def marks(plan: RunPlan, *, fault_s: float, flags: Sequence[str] = ()) -> tuple[str, ...]:
+def marks(
+    plan: RunPlan, *, fault_s: float, flags: Sequence[str] = (), versions: Iterable[str] = ()
+) -> tuple[str, ...]:
     """What a reader of the result has to know before comparing it with another."""
     found = []
     if plan.isolation == "none":
@@ -70,5 +72,7 @@ def marks(plan: RunPlan, *, fault_s: float, flags: Sequence[str] = ()) -> tuple[
         found.append("scripted engine")
     if fault_s > FAULT_LIMIT * plan.request.timeout_s:
         found.append(f"infrastructure faults: {fault_s:.0f} s of the budget")
+    others = dict.fromkeys(version for version in versions if version != plan.version)
+    found += [f"resumed by version {version}, begun by {plan.version}" for version in others]
     found += [f"flag: {flag}" for flag in flags]
     return tuple(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from pydantic import ValidationError
@@ -39,11 +40,10 @@ def planned(paths: RunPaths, *, fresh: RunPlan, allow_version_change: bool) -> R
     every field that differs and what it was.
     """
     if not paths.plan.exists():
+        if paths.ledger.exists():
+            raise UsageError(f"--resume {paths.run_id}: {paths.plan} is missing, and the run has begun")
         return fresh
-    try:
-        kept = RunPlan.model_validate_json(paths.plan.read_bytes())
-    except ValidationError as error:
-        raise UsageError(f"--resume {paths.run_id}: {paths.plan} is damaged: {_line(error)}") from error
+    kept = read_plan(paths)
     changed = differences(kept.fingerprint(), fresh.fingerprint())
     if allow_version_change:
         changed = {name: pair for name, pair in changed.items() if name != "version"}
@@ -54,6 +54,24 @@ def planned(paths: RunPaths, *, fresh: RunPlan, allow_version_change: bool) -> R
         remedy = " (--allow-version-change goes on all the same)" if set(changed) == {"version"} else ""
         raise UsageError(f"--resume {paths.run_id}: the plan is not the same: {told}{remedy}")
     return kept
+
+
+def read_plan(paths: RunPaths) -> RunPlan:
+    """The plan on disk; UsageError if it is no plan."""
+    try:
+        return RunPlan.model_validate_json(paths.plan.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise UsageError(f"--resume {paths.run_id}: {paths.plan} is damaged: {_line(error)}") from error
+
+
+def tidy(paths: RunPaths) -> None:
+    """Remove what writes that a death cut off have left; the files themselves are whole or not there."""
+    workspace = paths.workspace
+    ours = [*paths.root.glob(".*.tmp"), *paths.reports.glob(".*.tmp"), *paths.grading.glob("*/.*.tmp")]
+    exports = [workspace.root.glob(f".{path.name}.*.tmp") for path in (workspace.scores, workspace.run_meta)]
+    for left in (*ours, *chain.from_iterable(exports)):
+        if left.is_file() and not left.is_symlink():
+            left.unlink()
 
 
 def differences(old: Any, new: Any, *, name: str = "") -> dict[str, tuple[Any, Any]]:

@@ -16,6 +16,7 @@ from posttrain.runs.isolation import Doorway
 from posttrain.runs.lab import Lab, Terminal
 from posttrain.runs.log import RunLog
 from posttrain.runs.plan import Prepared
+from posttrain.runs.secrecy import secret_values
 from posttrain.runs.signals import StopSignals
 
 
@@ -28,6 +29,14 @@ class Session:
     log: RunLog
     ledger: Ledger
     clock: Clock
+    url_secret: str
+    """What makes the grading server's URL an authority."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no log may show."""
+        passed = secret_values(self.plan, self.prepared.agent, self.lab.host_env)
+        return (self.url_secret, *passed)
 
     @property
     def lab(self) -> Lab:
@@ -75,4 +84,4 @@ class Session:
     def tell(self, text: str, *, public: bool = False) -> None:
         """One event: into run.log, to the operator and, if `public`, into the agent's view of the log."""
         self.log.event(text, public=public)
-        self.terminal.say(text)
+        self.terminal.say(self.log.redacted(text))

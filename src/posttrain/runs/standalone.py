@@ -181,7 +181,7 @@ def measure_baseline(request: RunRequest, *, lab: Lab, terminal: Terminal) -> tu
         ):
             harness = Harness(lab, paths, spawner, signals, terminal, door)
             clock = Clock(paths.clock, timeout_s=request.timeout_s)
-            session = Session(harness, prepare(chosen, harness), log, ledger, clock)
+            session = Session(harness, prepare(chosen, harness), log, ledger, clock, url_secret="")
             steps.check_task(session)
             measured = steps.measure_baselines(session)
             rows = [Measured.model_validate(r.data) for r in ledger.rows() if r.kind == "baseline"]

@@ -14,6 +14,7 @@ from posttrain import __version__
 from posttrain.agents.environment import Contract, agent_environment
 from posttrain.agents.texts import RULES_SENTENCE, RunFacts, render_instructions, rules_text
 from posttrain.checkpoints.snapshot import SnapshotLimits
+from posttrain.core.errors import InfrastructureError, boundary
 from posttrain.core.grading import Assessment, Split
 from posttrain.evaluators import client as scorer
 from posttrain.evaluators.selfcheck import SelfCheck, self_check
@@ -27,10 +28,10 @@ from posttrain.grading.verdicts import Terms
 from posttrain.infra.digests import digest_value
 from posttrain.infra.files import write_json
 from posttrain.runs import workspace
-from posttrain.runs.agent import Start, supervise
+from posttrain.runs.agent import Start, end_of, supervise
 from posttrain.runs.assessing import assess, assessor
 from posttrain.runs.baseline import baseline_key, cached_baseline
-from posttrain.runs.history import AgentEnd, Measured
+from posttrain.runs.history import SELF_CHECK, AgentEnd, Measured
 from posttrain.runs.isolation import AGENT_HOME, AGENT_TMP, agent_uid, agent_view, peer_uids, worker_views
 from posttrain.runs.session import Session
 
@@ -40,13 +41,14 @@ Baselines = Mapping[Split, Assessment]
 # --- step 4: the workspace, and whether the task measures anything
 
 
+@boundary(InfrastructureError, "building the workspace")
 def build_workspace(session: Session) -> None:
     """Make the agent's folder; once the agent has run there, it is left as it is."""
     linked = session.plan.isolation == "none"
-    if not session.history.started:
+    if session.history.started:
+        workspace.restore(_contents(session), session.paths, linked=linked)
+    else:
         workspace.build(_contents(session), session.paths, linked=linked)
-    elif linked:
-        workspace.relink(_contents(session), session.paths)
     session.log.open_public(session.paths.public_log)
 
 
@@ -81,10 +83,12 @@ def _contents(session: Session) -> workspace.Contents:
     )
 
 
+@boundary(InfrastructureError, "checking the task")
 def check_task(session: Session) -> None:
     """Gold answers score 100 and empty ones 0, once per task digest and version; PluginError otherwise."""
     checked = _self_check(session)
-    session.ledger.append("event", {"event": "self-check", **checked.model_dump(mode="json")})
+    if session.history.self_checked is None:
+        session.ledger.append("event", {"event": SELF_CHECK, **checked.model_dump(mode="json")})
     session.log.event(f"self-check: gold {checked.gold:.1f}, empty {checked.empty:.1f} on {checked.n} items")
     for warning in checked.warnings:
         session.tell(f"self-check: {warning}")
@@ -122,6 +126,7 @@ def _self_check(session: Session) -> SelfCheck:
 # --- step 5: the untouched base
 
 
+@boundary(InfrastructureError, "measuring the baseline")
 def measure_baselines(session: Session) -> dict[Split, Assessment]:
     """The base on each split that this run needs; read where it was measured before."""
     return {split: _baseline(session, split) for split in session.measured}
@@ -137,9 +142,21 @@ def _baseline(session: Session, split: Split) -> Assessment:
 
     assessment, cached = cached_baseline(session.lab.paths.baselines, key, measure=measure)
     score = assessment.evaluation.score
-    if session.history.baseline(split) is None:
-        row = Measured(split=split, key=digest_value(key), cached=cached, score=score)
+    row = Measured(
+        split=split,
+        key=digest_value(key),
+        cached=cached,
+        score=score,
+        digest=digest_value(assessment.evaluation),
+    )
+    before = session.history.measured(split)
+    if before is None:
         session.ledger.append("baseline", row)
+    elif before.digest != row.digest:
+        raise InfrastructureError(
+            f"the baseline on {split} was {before.score.value:.2f}, now it is {score.value:.2f}: grades of "
+            f"this run cannot be compared with it; restore {session.lab.paths.baselines / before.key}.json"
+        )
     how = "cached" if cached else f"measured in {assessment.total_s:.1f} s"
     session.tell(
         f"baseline {split}: {score.value:.1f} of {score.n} items ({how})", public=split == session.served
@@ -165,9 +182,7 @@ class Desk:
 def grading(session: Session, baselines: Baselines) -> Iterator[Desk]:
     """Grader and server of this run; nothing is accepted before the clock starts."""
     plan, paths, request = session.plan, session.paths, session.plan.request
-    secret = secrets.token_urlsafe(32)
-    redact = Redactor((secret,))
-    session.log.set_redaction(redact)
+    secret = session.url_secret
     served = session.served
     exports = Exports(paths.workspace, timeout_s=request.timeout_s)
     grader = Grader(
@@ -193,7 +208,7 @@ def grading(session: Session, baselines: Baselines) -> Iterator[Desk]:
     )
     uid = agent_uid(plan.run_id, plan.isolation)
     with ExitStack() as stack:
-        stack.enter_context(server_log(paths.server_log, redact))
+        stack.enter_context(server_log(paths.server_log, Redactor(session.secrets)))
         app = build_app(service, secret=secret)
         peers = peer_uids(uid, plan.isolation)
         stack.enter_context(GradingServer(app, [session.door.listener], peer_uids=peers))
@@ -204,15 +219,16 @@ def grading(session: Session, baselines: Baselines) -> Iterator[Desk]:
 # --- steps 7 and 8: the agent
 
 
+@boundary(InfrastructureError, "running the agent")
 def run_agent(session: Session, desk: Desk) -> AgentEnd:
     """Start the clock and the agent; return when its whole process tree is gone."""
     clock, grader = session.clock, desk.grader
-    if clock.expired():  # an interrupted run that had used up its budget
-        end = AgentEnd(exit_code=None, at_deadline=True, used_s=round(clock.used(), 3))
+    if clock.over:  # it died with the harness, or just before it
+        end = end_of(clock.exit_code, clock, at_deadline=clock.expired())
         session.ledger.append("stopped", end)
         return end
     clock.start()
-    desk.exports.began(clock.start_time)
+    desk.exports.began(clock.start_time, last_submit=session.history.last_submit)
     session.ledger.append(
         "started",
         {"used_s": round(clock.used(), 3), "timeout_s": clock.timeout_s, "deadline": clock.deadline},
@@ -225,14 +241,17 @@ def run_agent(session: Session, desk: Desk) -> AgentEnd:
         clock=clock,
         signals=session.signals,
         failure=lambda: grader.failure,
-        on_deadline=grader.close,
+        time_over=grader.close,
+        ended=lambda end: _note_end(session, desk, end),
     )
-    grader.close()
-    desk.exports.ended(time.time())
-    session.ledger.append("stopped", end)
     how = "stopped at the deadline" if end.at_deadline else f"ended with exit code {end.exit_code}"
     session.tell(f"the agent {how} after {end.used_s:.0f} s", public=True)
     return end
+
+
+def _note_end(session: Session, desk: Desk, end: AgentEnd) -> None:
+    session.ledger.append("stopped", end)
+    desk.exports.ended(time.time())
 
 
 def _start(session: Session, desk: Desk) -> Start:

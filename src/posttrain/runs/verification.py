@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -28,15 +28,23 @@ from posttrain.grading import ledger
 from posttrain.grading.exports import score_entry
 from posttrain.grading.verdicts import COPY_OF_BASE
 from posttrain.grading.workers import read_items
-from posttrain.infra.digests import digest_bytes
+from posttrain.infra.digests import digest_bytes, digest_value
+from posttrain.infra.files import as_json
 from posttrain.reports.metrics import RunMetrics, run_metrics
 from posttrain.reports.results import read_results, result_row
-from posttrain.runs.closing import plan_digest, record_of
+from posttrain.runs.clock import ClockState
+from posttrain.runs.closing import closing_record, head_line, plan_digest
 from posttrain.runs.history import History, Measured
-from posttrain.runs.inventory import mark, mark_of_prefix
+from posttrain.runs.inventory import size_of, take_inventory
 from posttrain.runs.judging import FINAL
+from posttrain.runs.log import log_line
 
 _CLOSE = 1e-9
+_AFTERWARDS = ("verdict", "event")
+"""Rows that may follow the one that closed a run."""
+_CLOCK_SLACK_S = 1.0
+_RUN_DEPTH = 4
+"""runs/<task>/<run_id>/workspace"""
 
 
 class Check(Frozen):
@@ -53,21 +61,36 @@ class Check(Frozen):
 
 
 def verify_run(paths: RunPaths, lab: LabPaths, *, head: str | None = None) -> tuple[Check, ...]:
-    """All checks of a run. A broken chain ends them, since nothing after it means anything."""
+    """All checks of a run. A broken chain ends them, since nothing after it means anything.
+
+    `head` is a hash that the ledger had once, kept elsewhere: at the end of the run, or before an
+    operator's later words.
+    """
     try:
-        chain = ledger.verify(paths.ledger, head=head)
-        history = History(ledger.read_rows(paths.ledger))
+        chain = ledger.verify(paths.ledger)
+        run = _Run(paths, lab, History(ledger.read_rows(paths.ledger)))
+        kept = _kept(run, chain.head, head)
+        checks = [Check(name="chain", detail=f"{chain.count} rows, head {chain.head}{kept}")]
     except LedgerError as error:
-        return (Check(name="chain", detail=str(paths.ledger), faults=(str(error),)),)
-    kept = " as kept elsewhere" if head else ""
-    checks = [Check(name="chain", detail=f"{chain.count} rows, head {chain.head}{kept}")]
-    run = _Run(paths, lab, history)
+        return (Check(name="chain", detail=str(paths.ledger), faults=(f"{paths.ledger.name}: {error}",)),)
     try:
         if run.plan is None:
             return (*checks, Check(name="plan", detail="the run ended before it had one"))
         return (*checks, *(_checked(name, look, run) for name, look in _CHECKS.items()))
     except (ValidationError, PosttrainError, OSError) as error:
         return (*checks, Check(name="files", detail=str(paths.root), faults=(_short(error),)))
+
+
+def _kept(run: _Run, found: str, head: str | None) -> str:
+    """Words on a head kept elsewhere; LedgerError if the ledger never had it, or went on since."""
+    if head is None:
+        return ""
+    if head not in run.heads:
+        raise LedgerError(f"the head is {found}, expected {head}")
+    later = run.history.rows[run.heads.index(head) + 1 :]
+    if any(row.kind not in _AFTERWARDS for row in later):
+        raise LedgerError(f"the head is {found}, expected {head}, after which {len(later)} rows follow")
+    return " as kept elsewhere" + (f", and {len(later)} later words" if later else "")
 
 
 @dataclass(frozen=True)
@@ -77,6 +100,11 @@ class _Run:
     paths: RunPaths
     lab: LabPaths
     history: History
+
+    @cached_property
+    def heads(self) -> tuple[str, ...]:
+        """The hash of every line, the head that the ledger had when it was written."""
+        return tuple(digest_bytes(line) for line in self.paths.ledger.read_bytes().splitlines(keepends=True))
 
     @cached_property
     def plan(self) -> RunPlan | None:
@@ -90,6 +118,14 @@ class _Run:
         if not self.paths.record.exists():
             return None
         return RunRecord.model_validate_json(self.paths.record.read_bytes())
+
+    @cached_property
+    def made(self) -> RunRecord | None:
+        """The record that the ledger comes to; None while the run goes on."""
+        closing = self.history.closing
+        if self.plan is None or closing is None:
+            return None
+        return closing_record(self.plan, closing, head=self.heads[len(closing.rows) - 1])
 
     @cached_property
     def baselines(self) -> dict[Split, Evaluation]:
@@ -134,6 +170,8 @@ def _baseline(run: _Run, _plan: RunPlan) -> tuple[str, Iterator[str]]:
             if row.kind == "baseline":
                 measured = Measured.model_validate(row.data)
                 evaluation = run.baselines[measured.split]
+                if measured.digest and measured.digest != digest_value(evaluation):
+                    yield f"baselines/{measured.key}.json is not what the ledger says"
                 yield from _score_faults(
                     f"baseline {measured.split}", measured.score, evaluation.items, evaluation.score
                 )
@@ -238,7 +276,7 @@ def _exports(run: _Run, plan: RunPlan) -> tuple[str, Iterator[str]]:
             if Grade.model_validate_json(path.read_bytes()) != grade:
                 yield f"{path.relative_to(run.paths.root)} is not what the ledger says"
         if run.record is not None and history.times is not None:
-            made = run_metrics(history.grades, plan=plan, record=run.record, times=history.times)
+            made = run_metrics(history.timed_grades, plan=plan, record=run.record, times=history.times)
             if RunMetrics.model_validate_json(run.paths.metrics.read_bytes()) != made:
                 yield "metrics.json does not follow from the ledger"
 
@@ -246,36 +284,43 @@ def _exports(run: _Run, plan: RunPlan) -> tuple[str, Iterator[str]]:
 
 
 def _record(run: _Run, plan: RunPlan) -> tuple[str, Iterator[str]]:
-    record, closed = run.record, run.history.closed
-    if record is None or closed is None:
+    closing = run.history.closing
+    if closing is None:
         return "the run is not closed", iter(())
 
     def faults() -> Iterator[str]:
-        # an operator's word may follow the closing row: the record speaks of the rows up to there
-        rows = run.history.rows[: record.ledger_rows]
-        made = record_of(
-            plan,
-            History(rows),
-            closed=closed,
-            ended=rows[-1].time if rows else "",
-            head=_head_at(run.paths.ledger, record.ledger_rows),
-            rows=len(rows),
-        )
-        told, found = record.model_dump(mode="json"), made.model_dump(mode="json")
+        opened = run.history.opened
+        if opened is None or opened.data.get("plan") != plan_digest(plan):
+            yield "plan.json is not the plan that the run began with"
+        for row in run.history.rows[len(closing.rows) :]:
+            if row.kind not in _AFTERWARDS:
+                yield f"ledger.jsonl: a row {row.kind!r} after the end"
+        if run.record is None:
+            yield "record.json is missing; if the lab died while closing, --resume writes it"
+            return
+        made = run.made
+        assert made is not None
+        told, found = run.record.model_dump(mode="json"), made.model_dump(mode="json")
         for name in told:
             if told[name] != found[name]:
-                yield f"record.json: {name} does not follow from the ledger"
-        if record.plan_digest != plan_digest(plan):
-            yield "plan.json is not the plan that the record names"
+                yield f"record.json: {name} does not follow from ledger.jsonl"
+        if run.paths.record.read_text("utf-8") != as_json(json.loads(run.paths.record.read_bytes())):
+            yield "record.json was not written by the lab as it stands"
 
     return "record.json, plan.json", faults()
 
 
-def _head_at(path: Path, rows: int) -> str:
-    """The hash of the line that was the last one when the ledger had so many rows."""
-    with path.open("rb") as file:
-        line = next(islice(file, rows - 1, rows), b"")
-    return digest_bytes(line)
+def _clock(run: _Run, _plan: RunPlan) -> tuple[str, Iterator[str]]:
+    closed = run.history.closed
+    if closed is None or run.history.agent_end is None:
+        return "the agent's time has not ended", iter(())
+
+    def faults() -> Iterator[str]:
+        state = ClockState.model_validate_json(run.paths.clock.read_bytes())
+        if abs(state.used_s - closed.used_s) > _CLOCK_SLACK_S:
+            yield f"clock.json: {state.used_s:.1f} s were used, ledger.jsonl says {closed.used_s:.1f} s"
+
+    return "clock.json", faults()
 
 
 def _row(run: _Run, plan: RunPlan) -> tuple[str, Iterator[str]]:
@@ -288,21 +333,23 @@ def _row(run: _Run, plan: RunPlan) -> tuple[str, Iterator[str]]:
         if len(found) != 1:
             yield f"results.csv has {len(found)} rows of this run"
             return
-        told = found[0]
-        made = result_row(
-            plan, record, run.history.grades, driver=told.driver_model, workspace=Path(told.workspace)
-        )
+        closed, told = run.history.closed, found[0]
+        driver = closed.driver if closed is not None else told.driver_model
+        made = result_row(plan, record, run.history.grades, driver=driver, workspace=run.paths.workspace.root)
         for name, value in made:
-            said = getattr(told, name)
-            same = (
-                abs(said - value) < 0.005 + _CLOSE
-                if isinstance(value, float) and said is not None
-                else said == value
-            )
-            if not same:
-                yield f"results.csv: {name} is {said}, the record comes to {value}"
+            if not _same_cell(name, getattr(told, name), value):
+                yield f"results.csv: {name} is {getattr(told, name)}, the record comes to {value}"
 
     return "the row in results.csv", faults()
+
+
+def _same_cell(name: str, told: object, made: object) -> bool:
+    """Numbers are kept with two decimals; a workspace lies where the lab home was then."""
+    if isinstance(told, float) and isinstance(made, float):
+        return abs(told - made) < 0.005 + _CLOSE
+    if name == "workspace":
+        return Path(str(told)).parts[-_RUN_DEPTH:] == Path(str(made)).parts[-_RUN_DEPTH:]
+    return told == made
 
 
 def _files(run: _Run, _plan: RunPlan) -> tuple[str, Iterator[str]]:
@@ -311,16 +358,26 @@ def _files(run: _Run, _plan: RunPlan) -> tuple[str, Iterator[str]]:
         return "the run is not closed", iter(())
 
     def faults() -> Iterator[str]:
-        for name, kept in closed.files.items():
-            path = run.paths.root / name
-            if path == run.paths.run_log and path.is_file():
-                found = mark_of_prefix(path, int(kept.split(":")[0]))
-            else:
-                found = mark(path)
-            if found != kept:
-                yield f"{name} is missing" if found == "missing" else f"{name} is not what it was at the end"
+        kept = dict(closed.files)
+        found = take_inventory(run.paths)
+        name = run.paths.run_log.name
+        if name in kept and found.pop(name, None) is not None and not _log_goes_on(run, kept.pop(name)):
+            yield f"{name} is not what it was at the end"
+        yield from (f"{name} is missing" for name in sorted(kept.keys() - found.keys()))
+        yield from (f"{name} was not there at the end" for name in sorted(found.keys() - kept.keys()))
+        both = sorted(kept.keys() & found.keys())
+        yield from (f"{name} is not what it was at the end" for name in both if kept[name] != found[name])
 
     return f"{len(closed.files)} files as they were at the end", faults()
+
+
+def _log_goes_on(run: _Run, kept: str) -> bool:
+    """Whether run.log is what it was when the inventory was taken, and the line with the head after it."""
+    content, size = run.paths.run_log.read_bytes(), size_of(kept)
+    if run.made is None or f"{size}:{digest_bytes(content[:size])}" != kept:
+        return False
+    written = log_line(head_line(run.made), at=datetime.fromisoformat(run.made.ended))
+    return content[size:] == written.encode()
 
 
 _CHECKS: dict[str, _Look] = {
@@ -329,6 +386,7 @@ _CHECKS: dict[str, _Look] = {
     "result": _result,
     "exports": _exports,
     "record": _record,
+    "clock": _clock,
     "results": _row,
     "files": _files,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,12 +72,40 @@ def build(contents: Contents, paths: RunPaths, *, linked: bool) -> None:
     _expose(contents.task, workspace.root)
 
 
-def relink(contents: Contents, paths: RunPaths) -> None:
-    """Point the links of a kept workspace at where things lie now: the lab home may have moved."""
+def restore(contents: Contents, paths: RunPaths, *, linked: bool) -> None:
+    """Make model, data and logs show up in a kept workspace again, whatever the agent put in their place.
+
+    The lab home may have moved since. A folder or file in the way is kept beside it, under another name.
+    """
     for mount in mounts(contents, paths):
-        if mount.target.is_symlink() and mount.target.readlink() != mount.source:
-            mount.target.unlink()
-            mount.target.symlink_to(mount.source)
+        for place in (*_parents(mount.target, below=paths.workspace.root), mount.target):
+            if not _fits(place, mount, linked=linked):
+                _clear(place)
+        _place(mount, linked=linked)
+
+
+def _clear(place: Path) -> None:
+    if place.is_symlink():
+        place.unlink()
+    else:
+        place.rename(place.with_name(f"{place.name}.{secrets.token_hex(4)}"))
+
+
+def _parents(path: Path, *, below: Path) -> list[Path]:
+    """The folders on the way from `below` to `path`, the upper ones first."""
+    return [folder for folder in reversed(path.parents) if below in folder.parents]
+
+
+def _fits(place: Path, mount: Mount, *, linked: bool) -> bool:
+    """Whether nothing is at `place`, or what must be there."""
+    if not os.path.lexists(place):
+        return True
+    if place != mount.target:
+        return place.is_dir() and not place.is_symlink()
+    if linked:
+        return place.is_symlink() and place.readlink() == mount.source
+    same_kind = place.is_dir() if mount.source.is_dir() else place.is_file()
+    return same_kind and not place.is_symlink()
 
 
 def _place(mount: Mount, *, linked: bool) -> None:
