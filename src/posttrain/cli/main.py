@@ -52,6 +52,7 @@ COMMANDS: dict[str, Entry] = {
         "Wait; exit 0 still running, 1 command ended or session gone, 2 cannot tell: look again.",
         _LOOK,
     ),
+    "verdict": Entry("verdict:verdict", "Accept or reject a closed run; kept in its ledger.", _CHECK),
     "verify": Entry("verify:verify", "Recompute the chain of a run and every exported number.", _CHECK),
 }
 

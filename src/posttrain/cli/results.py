@@ -8,13 +8,15 @@ import typer
 from pydantic import ValidationError
 
 from posttrain.cli.context import open_lab
-from posttrain.cli.output import gain, points, print_json, print_table, warn
+from posttrain.cli.output import gain, points, print_json, print_table, printable, warn
 from posttrain.core.errors import PosttrainError
 from posttrain.core.runs import RunRequest
 from posttrain.infra.durations import format_duration
 from posttrain.reports.comparison import Group, best_controls, control_for, groups, lift, setting
 from posttrain.reports.results import ResultRow, read_results
+from posttrain.runs.history import Word
 from posttrain.runs.lab import Lab
+from posttrain.runs.words import read_word
 
 
 def results(
@@ -35,14 +37,16 @@ def results(
         warn(fault)
     budgets = _budgets(here)
     controls = _controls(here)
+    words = _words(here, found.rows)
+    rows = tuple(_unscored(row) if _rejected(words, row) else row for row in found.rows)
     wanted = {"task": task, "agent": agent, "base_model": model}
     chosen = [
         row
-        for row in found.rows
+        for row in rows
         if all(value is None or getattr(row, name) == value for name, value in wanted.items())
     ]
     if summary:
-        every = groups(found.rows, controls=controls, budgets=budgets)
+        every = groups(rows, controls=controls, budgets=budgets)
         shown = [
             group
             for group in every
@@ -50,7 +54,28 @@ def results(
         ]
         _print_groups(shown, as_json=as_json)
     else:
-        _print_runs(chosen, found.rows, controls=controls, budgets=budgets, as_json=as_json)
+        _print_runs(chosen, rows, controls=controls, budgets=budgets, words=words, as_json=as_json)
+
+
+def _words(here: Lab, rows: tuple[ResultRow, ...]) -> dict[str, Word]:
+    """What operators said about runs, by run id."""
+    found: dict[str, Word] = {}
+    for row in rows:
+        paths = here.paths.find_run(row.run_id)
+        word = None if paths is None else read_word(paths)
+        if word is not None:
+            found[row.run_id] = word
+    return found
+
+
+def _rejected(words: dict[str, Word], row: ResultRow) -> bool:
+    return row.run_id in words and not words[row.run_id].accepted
+
+
+def _unscored(row: ResultRow) -> ResultRow:
+    """A rejected run is shown, compares with nothing and enters no mean."""
+    nothing = dict.fromkeys(("best_score", "improvement", "ci_low", "ci_high", "test_score"))
+    return row.model_copy(update={**nothing, "success": False})
 
 
 def _budgets(here: Lab) -> dict[str, float]:
@@ -82,6 +107,7 @@ def _print_runs(
     *,
     controls: set[str],
     budgets: dict[str, float],
+    words: dict[str, Word],
     as_json: bool,
 ) -> None:
     best = best_controls(every, controls=controls, budgets=budgets)
@@ -92,7 +118,8 @@ def _print_runs(
     if as_json:
         print_json(
             [
-                row.model_dump() | {"timeout_s": budget, "control": control, "lift": lifted}
+                row.model_dump()
+                | {"timeout_s": budget, "control": control, "lift": lifted, "verdict": words.get(row.run_id)}
                 for row, budget, control, lifted in lines
             ]
         )
@@ -131,7 +158,7 @@ def _print_runs(
                 str(row.submissions if row.submissions is not None else ""),
                 format_duration(budget) if budget else "",
                 row.status,
-                _marks(row),
+                _marks(row, words.get(row.run_id)),
             )
             for row, budget, control, lifted in lines
         ],
@@ -139,9 +166,11 @@ def _print_runs(
     )
 
 
-def _marks(row: ResultRow) -> str:
+def _marks(row: ResultRow, word: Word | None) -> str:
     """What weakens the result, as short as it can be said."""
     marks = []
+    if word is not None:
+        marks.append(f"{'accepted' if word.accepted else 'rejected'}: {printable(word.why)}")
     if row.isolation == "none":
         marks.append("isolation: none")
     if row.network == "host":

@@ -96,10 +96,11 @@ def run(
     from posttrain.runs import orchestrator  # FastAPI and the like: not for --help
 
     lab, terminal = open_lab(writable=True), Console(beside_json=as_json)
+    closed = False
     if resume is None:
         record = orchestrator.run(request, lab=lab, terminal=terminal)
     else:
-        _check_against(resume, request, given=_given(context), lab=lab)
+        closed = _check_against(resume, request, given=_given(context), lab=lab)
         record = orchestrator.resume(
             resume, lab=lab, terminal=terminal, allow_version_change=allow_version_change
         )
@@ -109,7 +110,7 @@ def run(
         paths = lab.paths.find_run(record.run_id)
         assert paths is not None
         _summarise(record, paths)
-    return exit_code(record)
+    return 0 if closed else exit_code(record)
 
 
 def _given(context: typer.Context) -> set[str]:
@@ -118,9 +119,12 @@ def _given(context: typer.Context) -> set[str]:
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
 
 
-def _check_against(run_id: str, asked: RunRequest, *, given: set[str], lab: Lab) -> None:
-    """A resumed run is what it was; UsageError names an option beside --resume that says otherwise."""
-    from posttrain.runs.resuming import read_request
+def _check_against(run_id: str, asked: RunRequest, *, given: set[str], lab: Lab) -> bool:
+    """A resumed run is what it was; UsageError names an option beside --resume that says otherwise.
+
+    Returns whether the run is closed, so that nothing is left to do.
+    """
+    from posttrain.runs.resuming import closed_record, read_request
 
     paths = lab.paths.find_run(run_id)
     if paths is None:
@@ -133,6 +137,7 @@ def _check_against(run_id: str, asked: RunRequest, *, given: set[str], lab: Lab)
             raise UsageError(
                 f"{option}: run {run_id} was started with {getattr(kept, field)!r}; leave the option out"
             )
+    return closed_record(paths) is not None
 
 
 def _port(port: int) -> int:

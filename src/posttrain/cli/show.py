@@ -19,6 +19,8 @@ from posttrain.core.runs import Result, RunPlan, RunRecord, RunRequest, Status
 from posttrain.core.scores import Score
 from posttrain.grading.ledger import read_rows
 from posttrain.infra.durations import format_duration
+from posttrain.runs.history import Word
+from posttrain.runs.words import read_word
 
 _SELECTIONS = {
     "final": "marked final",
@@ -37,6 +39,8 @@ class Shown(NamedTuple):
     plan: RunPlan | None
     record: RunRecord | None
     grades: tuple[Grade, ...]
+    word: Word | None
+    """An operator's."""
 
 
 def show(
@@ -62,6 +66,7 @@ def read_run(paths: RunPaths) -> Shown:
         plan=_read(paths.plan, RunPlan),
         record=_read(paths.record, RunRecord),
         grades=_grades(paths),
+        word=read_word(paths),
     )
 
 
@@ -99,6 +104,7 @@ def as_data(shown: Shown) -> dict[str, object]:
         "plan": shown.plan,
         "record": shown.record,
         "submissions": list(shown.grades),
+        "verdict": shown.word,
     }
 
 
@@ -119,6 +125,9 @@ def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
     yield "asked", _asked(request)
     if record is not None:
         yield from _outcome(record, request)
+    if shown.word is not None:
+        said = "accepted" if shown.word.accepted else "rejected"
+        yield "verdict", f"{said} by {shown.word.by}: {shown.word.why}"
     yield "folder", str(paths.root)
     if figure := _figure(paths):
         yield "figure", str(figure)

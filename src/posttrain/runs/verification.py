@@ -90,7 +90,7 @@ def _kept(run: _Run, found: str, head: str | None) -> str:
     later = run.history.rows[run.heads.index(head) + 1 :]
     if any(row.kind not in _AFTERWARDS for row in later):
         raise LedgerError(f"the head is {found}, expected {head}, after which {len(later)} rows follow")
-    return " as kept elsewhere" + (f", and {len(later)} later words" if later else "")
+    return " as kept elsewhere" + (f", and {len(later)} rows said since" if later else "")
 
 
 @dataclass(frozen=True)
