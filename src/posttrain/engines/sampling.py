@@ -9,6 +9,8 @@ import torch
 
 from posttrain.core.specs import GenerationSettings
 
+_BLOCK = 128
+
 
 class Sampler:
     """Greedy or sampled choice for a batch of rows, in the order and meaning of transformers' processors."""
@@ -34,7 +36,7 @@ class Sampler:
             punished = torch.where(logits < 0, logits * penalty, logits / penalty)
             logits = torch.where(seen, punished, logits)
         if self.greedy:
-            return logits.argmax(dim=-1)
+            return most_likely(logits)
         return self._draw(logits.float() / self._settings.temperature, generators)
 
     def _draw(self, logits: torch.Tensor, generators: Sequence[random.Random]) -> torch.Tensor:
@@ -51,6 +53,17 @@ class Sampler:
         places = torch.searchsorted(cumulated, points * mass).clamp_(max=count - 1)
         places = torch.minimum(places, kept.sum(dim=-1, keepdim=True) - 1)
         return tokens.gather(1, places).squeeze(1)
+
+
+def most_likely(logits: torch.Tensor) -> torch.Tensor:
+    """The first of each row's largest values; over blocks, because one long search is not vectorised."""
+    rows, vocabulary = logits.shape
+    if vocabulary % _BLOCK:
+        return logits.max(dim=-1).indices
+    blocks = logits.view(rows, -1, _BLOCK)
+    block = blocks.amax(dim=-1).max(dim=-1).indices
+    within = blocks[torch.arange(rows, device=logits.device), block].max(dim=-1).indices
+    return block * _BLOCK + within
 
 
 def generator_for(seed: int, prompt_id: str, sample: int) -> random.Random:
