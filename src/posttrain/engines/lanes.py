@@ -38,17 +38,19 @@ def deal(requests: Sequence[_T], lanes: int) -> list[list[_T]]:
 
 
 def run_lanes(requests: Sequence[Asked], work: Work, *, lanes: int, threads: int, report: Report) -> None:
-    """Do `work` on all requests in up to `lanes` processes of `threads` threads each.
+    """Do `work` on all requests in up to `lanes` processes that share `threads` threads.
 
-    Raises InfrastructureError when a lane ends before it has answered all of its requests.
+    With one lane the work is done here. With more the parent stays on one thread even for one request:
+    a child cannot use a pool of threads that its parent has started. Raises InfrastructureError when a
+    lane ends before it has answered all of its requests.
     """
-    hands = deal(requests, lanes)
-    if len(hands) <= 1:
-        torch.set_num_threads(threads * lanes)
+    if lanes == 1:
+        torch.set_num_threads(threads)
         work(requests, report)
         return
     torch.set_num_threads(1)
-    running = [_fork(hand, work, threads=threads) for hand in hands]
+    hands = deal(requests, lanes)
+    running = [_fork(hand, work, threads=max(1, threads // len(hands))) for hand in hands]
     try:
         _collect({pipe: len(hand) for (_, pipe), hand in zip(running, hands, strict=True)}, report)
     finally:

@@ -67,11 +67,11 @@ def choose_numeric(
             engine="transformers", device="cuda", rows=_GPU_ROWS, memory_share=memory_share, seed=seed
         )
     threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
-    lanes = max(lane for lane in range(1, _MOST_LANES + 1) if threads % lane == 0)
+    lanes = min(_MOST_LANES, threads)
     return NumericPlan(
         engine="transformers",
         device="cpu",
-        threads=threads,
+        threads=threads - threads % lanes,
         lanes=lanes,
         rows=_rows(model, memory_bytes=int(memory_share * psutil.virtual_memory().total), lanes=lanes),
         memory_share=memory_share,

@@ -25,6 +25,7 @@ from posttrain.core.scores import Output
 from posttrain.core.specs import GenerationSettings
 from posttrain.engines.batching import Answered, Asked, Stops, answer_rows
 from posttrain.engines.decoder import Decoder, supports
+from posttrain.engines.device import claim_memory
 from posttrain.engines.lanes import Report, run_lanes
 from posttrain.engines.padded import answer_padded
 from posttrain.engines.prompting import render_turns, stop_ids, uses_date
@@ -41,6 +42,7 @@ class TransformersEngine:
     def open(self, base: str, numeric: NumericPlan) -> BaseFacts:
         self._numeric = numeric
         torch.set_num_threads(1 if numeric.lanes > 1 else numeric.threads)
+        claim_memory(numeric)
         with boundary(InfrastructureError, f"opening the base model {base}"), _memory():
             self._tokenizer = AutoTokenizer.from_pretrained(
                 base, trust_remote_code=False, local_files_only=True
@@ -137,13 +139,7 @@ class TransformersEngine:
         numeric = self._numeric
         stops = Stops(self._tokenizer, ids=self._stop_ids, texts=generation.stop)
         work = self._work(generation, stops)
-        run_lanes(
-            requests,
-            work,
-            lanes=numeric.lanes,
-            threads=max(1, numeric.threads // numeric.lanes),
-            report=report,
-        )
+        run_lanes(requests, work, lanes=numeric.lanes, threads=numeric.threads, report=report)
 
     def _work(
         self, generation: GenerationSettings, stops: Stops
