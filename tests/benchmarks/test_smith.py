@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from posttrain.benchmarks.prepare import prepare_task
-from posttrain.benchmarks.registry import TaskRegistry
+from posttrain.benchmarks.registry import TaskRegistry, description
 from posttrain.core.errors import PluginError
 from posttrain.core.paths import LabPaths
 from posttrain.core.scores import Output
@@ -140,3 +140,11 @@ def test_download_data_runs_in_a_copy_of_the_folder(tmp_path: Path, lab: LabPath
     data = prepare_task(spec, lab=lab, source=ListedSource(), spawner=spawner)
     assert data.visible_rows == 30
     assert not (folder / "data" / "train.jsonl").exists()
+
+
+def test_the_description_of_the_config_stands_in_for_a_missing_file(tmp_path: Path) -> None:
+    folder = smith_folder(tmp_path, description="数数看")
+    spec = registry(tmp_path).load("smith-数数")
+    assert description(spec) == "# 数数\n\n数数看\n"
+    (folder / "description.md").write_text("# Better\n", "utf-8")
+    assert description(spec) == "# Better\n"

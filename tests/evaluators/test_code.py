@@ -118,6 +118,9 @@ def test_no_trick_passes_and_no_neighbour_is_disturbed() -> None:
     assert [name for name, i in zip(HOSTILE, made.items[::2], strict=True) if i.value] == []
     assert [i.reason for i in made.items[1::2]] == [None] * len(HOSTILE)
     assert all(i.reason for i in made.items[::2])
+    reasons = dict(zip(HOSTILE, (i.reason for i in made.items[::2]), strict=True))
+    assert "limits (1 s" in str(reasons["endless"]) or reasons["endless"] == "ran longer than 5 s"
+    assert reasons["hard exit"] == "the program ended early"
     assert time.monotonic() - started < 120
 
 

@@ -173,3 +173,13 @@ def _check_files(spec: TaskSpec, where: str) -> None:
 
 def _shown(folder: Path, file: str = MANIFEST) -> str:
     return f"{folder.name}/{file}"
+
+
+def description(spec: TaskSpec) -> str:
+    """What the agent reads of a task: description.md, else what the manifest says."""
+    path = spec.folder / "description.md"
+    if path.is_file():
+        return path.read_text("utf-8")
+    if smith.is_smith(spec.folder):
+        return smith.description(spec.folder)
+    return f"# {spec.title}\n"

@@ -81,3 +81,9 @@ def manifest(folder: Path) -> dict[str, Any]:
 def is_smith(folder: Path) -> bool:
     """Whether a task folder is in the smith format."""
     return (folder / CONFIG).is_file() and not (folder / "benchmark.yaml").is_file()
+
+
+def description(folder: Path) -> str:
+    """What config.yaml says about the task, for a folder without description.md."""
+    config = read_config(folder)
+    return f"# {config.name}\n\n{config.description}\n"

@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import secrets
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from posttrain.infra.sandbox import View, choose_uid
 
 _LONGEST_REPLY = 16 << 20
 _SCRATCH_BYTES = 64 << 20
+_ENDING_S = 2.0
 
 
 class CodeLimits(Frozen):
@@ -38,6 +40,10 @@ class CodeLimits(Frozen):
 
 class ProgramFault(PosttrainError):
     """The program failed its tests, and how."""
+
+
+class EndedEarly(ProgramFault):
+    """The program's process ended before it had answered."""
 
 
 class Tests(Frozen):
@@ -64,8 +70,16 @@ def run_tests(code: str, tests: Tests, *, limits: CodeLimits, spawner: Spawner, 
             guest.start(code, tests.setup)
             _run(tests, guest)
         except ProgramFault as fault:
-            return f"ran longer than {limits.wall_s:g} s" if deadline.passed else str(fault)
+            return _why(fault, child, limits, expired=deadline.passed)
     return None
+
+
+def _why(fault: ProgramFault, child: Child, limits: CodeLimits, *, expired: bool) -> str:
+    if expired:
+        return f"ran longer than {limits.wall_s:g} s"
+    if isinstance(fault, EndedEarly) and child.wait(_ENDING_S) in (-signal.SIGXCPU, -signal.SIGKILL):
+        return f"was killed at its limits ({limits.cpu_s} s of processor time, {limits.memory_mb} MB)"
+    return str(fault)
 
 
 def make_view(slot: str) -> View:
@@ -155,9 +169,11 @@ class _Guest:
             self._to.flush()
             line = self._from.readline(_LONGEST_REPLY)
         except (OSError, ValueError) as error:
-            raise ProgramFault("the program ended early") from error
+            raise EndedEarly("the program ended early") from error
+        if not line:
+            raise EndedEarly("the program ended early")
         if not line.endswith(b"\n"):
-            raise ProgramFault("an answer was too long" if line else "the program ended early")
+            raise ProgramFault("an answer was too long")
         try:
             reply = json.loads(line)
         except (ValueError, RecursionError) as error:
