@@ -141,10 +141,11 @@ def test_a_copy_of_the_base_has_the_baseline_s_evaluation_without_generation(
     assert assessment.generation_s == 0.0
 
 
-@pytest.mark.parametrize("at", ["load", "generate"])
-@pytest.mark.parametrize(("fault", "error"), [("unloadable", Unloadable), ("rejected", Rejected)])
+@pytest.mark.parametrize(
+    ("fault", "error", "at"), [("unloadable", Unloadable, "load"), ("rejected", Rejected, "generate")]
+)
 def test_faults_of_the_checkpoint_are_its_own_and_not_retried(
-    make: Ask, base: Path, tmp_path: Path, at: str, fault: str, error: type[Exception]
+    make: Ask, base: Path, tmp_path: Path, fault: str, error: type[Exception], at: str
 ) -> None:
     heard: list[str] = []
     with pytest.raises(error):

@@ -366,3 +366,29 @@ def test_malformed_http_is_answered_and_the_server_lives(shared: Bench, name: st
         client.sendall(f"POST /run/{SECRET}/submit HTTP/1.1\r\nHost: localhost\r\n{name}\r\n\r\n".encode())
         client.recv(4096)
     assert shared.get("/health").status == 200
+
+
+def test_sixteen_from_eight_clients_that_obey_retry_after_all_get_their_verdict(tmp_path: Path) -> None:
+    with served(tmp_path) as made:
+        paths = [made.save(f"different{k}", right=100 + k) for k in range(8)]
+        paths += [made.save(f"equal{k}", right=77) for k in range(5)]
+        for k in range(3):
+            (made.paths.workspace.output / f"broken{k}").mkdir()
+            paths.append(f"output/broken{k}")
+        replies: list[tuple[int, dict[str, Any]]] = []
+
+        def client(mine: list[str]) -> None:
+            for path in mine:
+                body = json.dumps({"model_path": path}).encode()
+                while (answer := _raw(made, "POST", "/submit", body=body))[0] == 429:
+                    time.sleep(int(answer[2]["retry-after"]))
+                replies.append(answer[:2])
+
+        threads = [threading.Thread(target=client, args=(paths[k::8],)) for k in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(made.assessor.contents) == len(set(made.assessor.contents)) == 9
+    assert sorted(content["submission_id"] for _, content in replies) == list(range(1, 17))
+    assert sorted(status for status, _ in replies) == [200] * 13 + [422] * 3

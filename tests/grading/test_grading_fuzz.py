@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
-from grading_kit import served
+from grading_kit import Bench, served
 from posttrain.checkpoints.snapshot import SnapshotLimits, take_snapshot
 from posttrain.core.errors import SubmissionFault
 from posttrain.core.grading import SubmitRequest
@@ -48,7 +51,7 @@ FOLDERS = st.dictionaries(st.sampled_from(WEIGHTS + OTHERS), st.tuples(KINDS, CO
 
 
 @given(BODIES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_any_body_is_a_request_or_a_bad_request(body: bytes) -> None:
     try:
         request = parse_submit(body)
@@ -60,7 +63,7 @@ def test_any_body_is_a_request_or_a_bad_request(body: bytes) -> None:
 
 
 @given(st.text(max_size=60) | st.lists(st.sampled_from(["..", ".", "output", "a", ""])).map("/".join))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_any_path_is_below_output_or_refused(path: str) -> None:
     with tempfile.TemporaryDirectory() as root:
         (Path(root) / "output" / "a").mkdir(parents=True)
@@ -132,3 +135,29 @@ def test_any_body_over_the_wire_gets_json_and_no_server_fault(tmp_path: Path) ->
             assert made.post(body).status in (400, 429)
 
         ask()
+
+
+def _follow_the_document(made: Bench, *, examples: int) -> None:
+    """Requests made from the server's own description, valid and not, against that description."""
+    schema = schemathesis.openapi.from_url(f"{made.url}/openapi.json")
+    checks = [not_a_server_error, status_code_conformance, content_type_conformance]
+    for found in schema.get_all_operations():
+        operation = found.ok()
+
+        @given(operation.as_strategy())
+        @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+        def ask(case: Any) -> None:
+            case.call_and_validate(base_url=made.url, checks=checks, timeout=20)
+
+        ask()
+
+
+def test_answers_are_those_that_the_api_document_states(tmp_path: Path) -> None:
+    with served(tmp_path) as made:
+        _follow_the_document(made, examples=15)
+
+
+@pytest.mark.slow
+def test_two_thousand_requests_get_answers_that_the_api_document_states(tmp_path: Path) -> None:
+    with served(tmp_path) as made:
+        _follow_the_document(made, examples=300)

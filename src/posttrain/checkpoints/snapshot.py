@@ -160,7 +160,9 @@ def _chosen(folder: int, entries: Sequence[Entry], *, limits: SnapshotLimits) ->
     try:
         weights = weight_names(names, index)
     except Unloadable as fault:
-        raise _pointing_to_folders(fault, entries) from fault
+        if (hint := _hint_about_folders(entries)) is None:
+            raise
+        raise Unloadable(fault.reason, hint=hint) from fault
     if len(weights) > limits.weight_files:
         raise Rejected(
             f"{INDEX_NAME} names {len(weights)} files", hint=f"Save at most {limits.weight_files} shards."
@@ -170,13 +172,12 @@ def _chosen(folder: int, entries: Sequence[Entry], *, limits: SnapshotLimits) ->
     return sorted({*weights, *(name for name in SMALL_FILES if name in names)})
 
 
-def _pointing_to_folders(fault: Unloadable, entries: Sequence[Entry]) -> Unloadable:
+def _hint_about_folders(entries: Sequence[Entry]) -> str | None:
     """Weights one level too deep are the usual reason for a folder without any."""
     folders = [printable(entry.name) for entry in entries if entry.is_folder]
     if not folders or any(entry.name.endswith(".safetensors") for entry in entries):
-        return fault
-    hint = f"Sub-folders are not searched; if the model is in one, submit that: {', '.join(folders[:5])}."
-    return Unloadable(fault.reason, hint=hint)
+        return None
+    return f"Sub-folders are not searched; if the model is in one, submit that: {', '.join(folders[:5])}."
 
 
 def _read_small(folder: int, name: str, *, limits: SnapshotLimits) -> bytes:

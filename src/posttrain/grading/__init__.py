@@ -1,0 +1,1 @@
+"""Submissions: accepted, copied, graded and recorded. Start reading at grader.py."""

@@ -8,8 +8,9 @@ from typing import Any
 from posttrain.checkpoints.intake import printable
 from posttrain.core.errors import InfrastructureError, PosttrainError
 from posttrain.core.grading import Grade, Verdict
+from posttrain.grading.book import Standing
 from posttrain.grading.exports import score_entry
-from posttrain.grading.grader import Grader, Standing
+from posttrain.grading.grader import Grader
 from posttrain.infra.digests import digest_bytes
 
 Json = dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 _COPIERS = 8
 """Threads for `submit`: more than may be copying at a time, so that refusals don't wait for copies."""
 _ENDPOINTS = "POST /submit, GET /submissions, /submissions/{id}, /time, /health, /rules"
-_STATUSES = (400, 403, 404, 405, 410, 413, 422, 429, 503, 507)
+_ANY_REFUSAL = (403, 404, 405, 413, 503)
+_SUBMIT_REFUSALS = (400, 410, 422, 429, 507)
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,9 @@ def build_app(service: Service, *, secret: str) -> App:
 
 def build_api(service: Service) -> FastAPI:
     """The endpoints, without what stands before them."""
-    api = FastAPI(title="posttrain grading", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
+    api = FastAPI(
+        title="posttrain grading", docs_url=None, redoc_url=None, responses=_described(_ANY_REFUSAL)
+    )
     api.router.redirect_slashes = False
     _add_error_handlers(api, service)
     _add_submit(api, service)
@@ -69,14 +72,15 @@ def _answer(
     return JSONResponse({**content, "rules": service.rules.brief()}, status_code=status, headers=named)
 
 
+def _described(statuses: Iterable[int]) -> dict[int | str, dict[str, Any]]:
+    return {status: {"description": "JSON with error and hint"} for status in statuses}
+
+
 def _add_submit(api: FastAPI, service: Service) -> None:
     grader = service.grader
     copiers = anyio.CapacityLimiter(_COPIERS)
     body = {"content": {"application/json": {"schema": SubmitRequest.model_json_schema()}}, "required": True}
-    described: dict[int | str, dict[str, Any]] = {
-        202: {"description": "queued"},
-        **{status: {"description": "not graded; JSON with error and hint"} for status in _STATUSES},
-    }
+    described = _described(_SUBMIT_REFUSALS) | {202: {"description": "queued"}}
 
     @api.post("/submit", responses=described, openapi_extra={"requestBody": body})
     async def submit(request: Request) -> JSONResponse:
@@ -114,7 +118,7 @@ def _add_reading(api: FastAPI, service: Service) -> None:
         told = [answers.standing(where, grader) for where in grader.standings()]
         return _answer(service, {"submissions": told})
 
-    @api.get("/submissions/{number}", responses={404: {"description": "no such submission"}})
+    @api.get("/submissions/{number}")
     async def submission(number: str) -> JSONResponse:
         """Where one submission stands, then its grade."""
         where = grader.standing(int(number)) if number.isdecimal() and len(number) < 10 else None
@@ -149,7 +153,7 @@ def _add_reading(api: FastAPI, service: Service) -> None:
         """RULES.md."""
         return _answer(service, {"text": service.rules.text, "hash": service.rules.hash})
 
-    @api.post("/set_baseline", responses={403: {"description": "always"}}, status_code=403)
+    @api.post("/set_baseline", status_code=403)
     async def set_baseline() -> JSONResponse:
         """The ancestor let agents tell their own baseline."""
         raise HTTPException(403, "the baseline is measured by the lab and cannot be set")

@@ -78,6 +78,21 @@ class Submission:
             self.ended.set_exception(error)
 
 
+@dataclass(frozen=True)
+class Standing:
+    """Where a submission is, as GET /submissions tells it."""
+
+    submission_id: int
+    timestamp: str
+    model_path: str
+    stage: Stage
+    position: int
+    """1: the next to be graded; 0: being graded or done."""
+    grade: Grade | None
+    out_of_space: bool
+    """The copy failed because the lab's disk was full."""
+
+
 class Book:
     """All submissions, in the order in which they were accepted."""
 
@@ -107,9 +122,6 @@ class Book:
     def add(self, submission: Submission) -> None:
         self._all[submission.number] = submission
 
-    def get(self, number: int) -> Submission | None:
-        return self._all.get(number)
-
     @property
     def next_number(self) -> int:
         return max(self._all, default=0) + 1
@@ -126,6 +138,24 @@ class Book:
         """Place in the line: 1 is the next to be graded, 0 is being graded or done."""
         ahead = [s.number for s in self if s.stage in (Stage.COPYING, Stage.QUEUED)]
         return ahead.index(number) + 1 if number in ahead else 0
+
+    def standing(self, number: int) -> Standing | None:
+        submission = self._all.get(number)
+        return None if submission is None else self._standing(submission)
+
+    def standings(self) -> Iterator[Standing]:
+        return (self._standing(submission) for submission in self)
+
+    def _standing(self, submission: Submission) -> Standing:
+        return Standing(
+            submission_id=submission.number,
+            timestamp=submission.accepted.timestamp,
+            model_path=submission.accepted.request.model_path,
+            stage=submission.stage,
+            position=self.position(submission.number),
+            grade=submission.grade,
+            out_of_space=submission.out_of_space,
+        )
 
     def counted(self) -> int:
         """How many stand against the cap; an open one does, until it turns out not to."""

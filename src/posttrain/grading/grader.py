@@ -11,9 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
-
-from pydantic import BaseModel
+from typing import Protocol
 
 from posttrain.checkpoints.intake import printable
 from posttrain.checkpoints.snapshot import take_snapshot
@@ -28,18 +26,17 @@ from posttrain.core.errors import (
 from posttrain.core.grading import Assessment, Grade, Stage, SubmitRequest
 from posttrain.core.paths import RunPaths
 from posttrain.grading import verdicts
-from posttrain.grading.book import Accepted, Book, Copied, Submission
+from posttrain.grading.book import Accepted, Book, Copied, Standing, Submission
 from posttrain.grading.copies import Copies
 from posttrain.grading.exports import Budget, Exports
-from posttrain.grading.ledger import Ledger, RowKind, utc_now
+from posttrain.grading.ledger import Ledger, utc_now
+from posttrain.grading.recorder import Recorder
 from posttrain.grading.requests import Closed, TooMany, choose_gpu, locate
 from posttrain.grading.verdicts import Terms
-from posttrain.infra.files import write_json
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_RETRY_S = 60
-_DISK_PATIENCE_S = 1.0
 
 OnFault = Callable[[str], None]
 
@@ -60,21 +57,6 @@ class Assesses(Protocol):
     def cancel(self) -> None:
         """End a running `assess` now, from another thread, by an InfrastructureError; refuse later ones."""
         ...
-
-
-@dataclass(frozen=True)
-class Standing:
-    """Where a submission is, as GET /submissions tells it."""
-
-    submission_id: int
-    timestamp: str
-    model_path: str
-    stage: Stage
-    position: int
-    """1: the next to be graded; 0: being graded or done."""
-    grade: Grade | None
-    out_of_space: bool
-    """The copy failed because the lab's disk was full."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +91,6 @@ class Grader:
         exports: Exports,
     ) -> None:
         self._paths = paths
-        self._ledger = ledger
         self._assessor = assessor
         self.terms = terms
         self.budget = budget
@@ -119,6 +100,7 @@ class Grader:
         self._copies = Copies(paths)
         self._changed = threading.Condition()
         self._stopping = threading.Event()
+        self._recorder = Recorder(ledger, paths, stopping=self._stopping)
         self._accepting = False
         self._failure: PosttrainError | None = None
         self._last_grading_s = 1.0
@@ -167,24 +149,14 @@ class Grader:
         return self._failure
 
     def standing(self, number: int) -> Standing | None:
+        """Where a submission is; None for a number that was not given."""
         with self._changed:
-            submission = self._book.get(number)
-            return None if submission is None else self._standing(submission)
+            return self._book.standing(number)
 
     def standings(self) -> tuple[Standing, ...]:
+        """Where all are, by number."""
         with self._changed:
-            return tuple(self._standing(submission) for submission in self._book)
-
-    def _standing(self, submission: Submission) -> Standing:
-        return Standing(
-            submission_id=submission.number,
-            timestamp=submission.accepted.timestamp,
-            model_path=submission.accepted.request.model_path,
-            stage=submission.stage,
-            position=self._book.position(submission.number),
-            grade=submission.grade,
-            out_of_space=submission.out_of_space,
-        )
+            return tuple(self._book.standings())
 
     def copy_of(self, grade: Grade) -> Path:
         """The kept copy with this grade's content: the best, the last graded and the last final have one."""
@@ -260,7 +232,7 @@ class Grader:
             accepted = Accepted(
                 submission_id=self._book.next_number, timestamp=utc_now(), relative=relative, request=request
             )
-            self._ledger.append("accepted", accepted)
+            self._recorder.row_now("accepted", accepted)
             submission = Submission(accepted)
             self._book.add(submission)
         return submission
@@ -297,7 +269,7 @@ class Grader:
                 self._settle(submission, verdicts.refused(submission, fault, terms=self.terms))
             return
         self._copies.add(submission.number)
-        self._record("copied", Copied(submission_id=submission.number, snapshot=snapshot))
+        self._recorder.row("copied", Copied(submission_id=submission.number, snapshot=snapshot))
         with self._changed:
             submission.copied(snapshot)
             self._changed.notify_all()
@@ -341,7 +313,7 @@ class Grader:
         number = submission.number
 
         def on_fault(error: str) -> None:
-            self._record("event", {"event": "grading failed", "submission_id": number, "error": error})
+            self._recorder.row("event", {"event": "grading failed", "submission_id": number, "error": error})
 
         try:
             with boundary(InfrastructureError, "grading"):
@@ -364,8 +336,7 @@ class Grader:
 
     def _settle(self, submission: Submission, grade: Grade) -> None:
         """Make a verdict durable, then visible, then tell whoever waits for it."""
-        self._write_grade(grade)
-        self._record("graded", grade)
+        self._recorder.grade(grade)
         with self._changed:
             submission.end(grade)
             grades = self._book.grades()
@@ -376,27 +347,6 @@ class Grader:
             wanted = self._book.worth_keeping(self._metric) | {s.number for s in self._book.open()}
         self._copies.prune(wanted)
 
-    def _record(self, kind: RowKind, data: BaseModel | dict[str, Any]) -> None:
-        """Append a row. A full disk is waited for: what is known must not get lost."""
-        while True:
-            try:
-                self._ledger.append(kind, data)
-            except StorageFull as error:
-                logger.warning("%s", error)
-                if self._stopping.wait(_DISK_PATIENCE_S):
-                    raise
-            else:
-                return
-
-    def _write_grade(self, grade: Grade) -> None:
-        """grade.json is for people; the ledger's row is the record."""
-        folder = self._paths.grading_of(grade.submission_id)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / "grade.json", grade, durable=False)
-        except OSError as error:
-            logger.warning("grade.json of submission %d: %s", grade.submission_id, error.strerror)
-
     def _take_up_leftovers(self) -> None:
         """What the last grader of this ledger did not come to: rows of complete copies, failed copies."""
         for submission in self._book.open():
@@ -406,7 +356,7 @@ class Grader:
                 continue
             found = self._copies.describe(submission.number)
             if known is None:
-                self._record("copied", Copied(submission_id=submission.number, snapshot=found))
+                self._recorder.row("copied", Copied(submission_id=submission.number, snapshot=found))
                 submission.copied(found)
             elif known.digest != found.digest:
                 self._settle_as_lost(submission, "the lab's copy was damaged while the run was interrupted")
