@@ -213,7 +213,8 @@ def test_larger_models_learn_at_smaller_rates(parameters: float, rate: float) ->
 
 
 @pytest.mark.parametrize(
-    ("seconds_per_row", "size"), [(0.001, 32), (0.06, 32), (0.1, 16), (0.4, 4), (60.0, 4)]
+    ("seconds", "tokens", "size"),
+    [(0.001, 200, 32), (0.15, 200, 32), (0.3, 200, 16), (1.0, 200, 4), (60.0, 200, 4), (60.0, 20, 32)],
 )
-def test_batches_shrink_where_rows_are_dear(seconds_per_row: float, size: int) -> None:
-    assert batch_size_for(200, seconds_per_row=seconds_per_row, most=32, steps=100) == size
+def test_batches_shrink_where_rows_are_dear_and_long(seconds: float, tokens: float, size: int) -> None:
+    assert batch_size_for(200, seconds_per_row=seconds, tokens_per_row=tokens, most=32, steps=40) == size

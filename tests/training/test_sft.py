@@ -155,6 +155,8 @@ def test_a_saved_checkpoint_is_complete_and_in_the_dtype_of_the_base(base: Path,
     assert config["dtype"] == "bfloat16"
     assert {"model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names
     assert not any(name.endswith((".bin", ".pt", ".pth")) for name in names)
+    size, before = ((place / "model.safetensors").stat().st_size for place in (folder, base))
+    assert abs(size - before) < 1000, "a tied head is stored once"
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
     assert loaded.dtype == torch.bfloat16
     assert not torch.equal(loaded.model.norm.weight, fresh(base).model.norm.weight.bfloat16())
@@ -172,7 +174,9 @@ def test_a_checkpoint_replaces_an_older_one_of_the_same_name(base: Path, tmp_pat
 
 def test_measuring_learns_from_its_batch(base: Path) -> None:
     trainer = ModelTrainer(read_base(base), SftSettings(learning_rate=1e-2))
-    assert trainer.seconds_per_row(BATCH) > 0
+    seconds, tokens = trainer.row_cost(BATCH)
+    assert seconds > 0
+    assert tokens == (3 * 7 + len(PREFIX)) / 3
     assert trainer.step(BATCH, progress=0.0).step == 2
 
 

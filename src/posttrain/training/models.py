@@ -15,6 +15,8 @@ from posttrain.training.sft import Sft, SftSettings, StepReport, save_checkpoint
 
 _REFERENCE_RATE, _REFERENCE_PARAMETERS = 2e-4, 135e6
 _LOWEST_RATE = 2e-6
+FEWEST_TOKENS = 512
+"""Beyond the shared prefix, in a step."""
 
 
 @dataclass(frozen=True)
@@ -70,20 +72,25 @@ class ModelTrainer:
     def save(self, folder: Path) -> Path:
         return save_checkpoint(self._model, self._base.tokenizer, folder, dtype=self._base.dtype)
 
-    def seconds_per_row(self, batch: Batch) -> float:
-        """What a row costs in a batch of this size; the batch is learnt from like any other."""
+    def row_cost(self, batch: Batch) -> tuple[float, float]:
+        """Seconds and tokens that a row costs in a batch of this size, which is learnt from as any other."""
         began = time.perf_counter()
-        self.step(batch, progress=0.0)
-        return (time.perf_counter() - began) / len(batch)
+        report = self.step(batch, progress=0.0)
+        return (time.perf_counter() - began) / len(batch), report.tokens / len(batch)
 
 
-def batch_size_for(train_s: float, *, seconds_per_row: float, most: int, steps: int) -> int:
-    """The largest power of two up to `most` that still allows about `steps` steps, at least 4."""
-    fitting = train_s / (steps * seconds_per_row)
-    size = 4
-    while 2 * size <= min(most, fitting):
-        size *= 2
-    return min(size, most)
+def batch_size_for(
+    train_s: float, *, seconds_per_row: float, tokens_per_row: float, most: int, steps: int
+) -> int:
+    """`most` rows a step, halved while fewer than `steps` steps would fit and rows are dear.
+
+    A step has a cost of its own (weights are cast, an optimiser runs) that many tokens share: below
+    some 500 of them a smaller batch makes rows dearer and saves no time.
+    """
+    size = most
+    while size * seconds_per_row * steps > train_s and size // 2 * tokens_per_row >= FEWEST_TOKENS:
+        size //= 2
+    return size
 
 
 def learning_rate_for(parameters: int) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,14 +168,21 @@ def save_checkpoint(model: Any, tokenizer: Any, folder: Path, *, dtype: torch.dt
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    # `save_pretrained` stores what it is given: the copy in `dtype` halves both the file and its copying
-    weights = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
+    weights = _cast(model.state_dict(), dtype)
     model.save_pretrained(unfinished, state_dict=weights, safe_serialization=True)
     _state_dtype(unfinished / "config.json", dtype)
     tokenizer.save_pretrained(unfinished)
     shutil.rmtree(folder, ignore_errors=True)
     unfinished.rename(folder)
     return folder
+
+
+def _cast(weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The weights in `dtype`; tensors that are one and the same stay so, or a tied head is stored twice."""
+    cast: dict[int, torch.Tensor] = {}
+    for tensor in weights.values():
+        cast.setdefault(tensor.data_ptr(), tensor.to(dtype))
+    return {name: cast[tensor.data_ptr()] for name, tensor in weights.items()}
 
 
 def _state_dtype(config: Path, dtype: torch.dtype) -> None:

@@ -76,14 +76,15 @@ def main() -> int:
 
     first = ModelTrainer(base, settings)
     most = int(setting("BATCH_SIZE", "32"))
-    per_row = first.seconds_per_row(next(stream(most)))
+    seconds, tokens = first.row_cost(next(stream(most)))
     size = batch_size_for(
         budget.remaining() - cost.reserve(),
-        seconds_per_row=per_row,
+        seconds_per_row=seconds,
+        tokens_per_row=tokens,
         most=most,
         steps=STEPS,
     )
-    log(f"{per_row * 1000:.0f} ms a row, {size} rows a step")
+    log(f"{seconds * 1000:.0f} ms and {tokens:.0f} tokens a row, {size} rows a step")
     prepared = [first]
 
     def start(sft: SftSettings) -> ModelTrainer:
