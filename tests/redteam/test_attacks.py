@@ -322,8 +322,9 @@ def test_signals_reach_no_worker(arena: Arena) -> None:
 # --- outlive (D3)
 
 
-def test_nothing_outlives_the_run(arena: Arena) -> None:
-    attack = arena("outlive:daemons")
+@pytest.mark.parametrize("case", ["daemons", pytest.param("stubborn", marks=pytest.mark.slow)])
+def test_nothing_outlives_the_run(arena: Arena, case: str) -> None:
+    attack = arena(f"outlive:{case}")
     assert_honest(attack, submissions=1)
     beats = {path: path.read_text() for path in attack.paths.workspace.code.glob("beat*")}
     assert len(beats) >= 3

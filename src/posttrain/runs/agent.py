@@ -8,7 +8,7 @@ from pathlib import Path
 
 from posttrain.core.errors import PosttrainError
 from posttrain.core.specs import AgentSpec
-from posttrain.infra.processes import Command, Spawner
+from posttrain.infra.processes import Command, Limits, Spawner
 from posttrain.infra.sandbox import View
 from posttrain.runs.clock import Clock
 from posttrain.runs.history import AgentEnd
@@ -27,6 +27,7 @@ class Start:
     workspace: Path
     env: Mapping[str, str]
     view: View
+    limits: Limits
     log: Path
 
     @property
@@ -38,6 +39,7 @@ class Start:
             env=self.env,
             stdout=self.log,
             stderr="stdout",
+            limits=self.limits,
             view=self.view,
         )
 

@@ -16,7 +16,7 @@ from posttrain.core.specs import AgentSpec
 from posttrain.grading.server import bind_tcp, bind_unix
 from posttrain.grading.views import WorkerViews
 from posttrain.infra.levels import probe_levels
-from posttrain.infra.processes import Spawner
+from posttrain.infra.processes import Limits, Spawner
 from posttrain.infra.sandbox import Bind, Relay, View, choose_uid, hand_over
 from posttrain.runs.lab import Lab
 from posttrain.runs.workspace import Mount
@@ -25,6 +25,7 @@ AGENT_HOME = Path("/home/agent")
 """Empty and writable in an isolated view."""
 AGENT_TMP = Path("/tmp")  # noqa: S108 - the view's own
 _DEFAULT_PORT = 5000
+_PID_MAX = Path("/proc/sys/kernel/pid_max")
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,13 @@ def agent_view(
         binds=[Bind(mount.source, mount.target) for mount in mounts],
         hidden=_hidden(lab),
     )
+
+
+def agent_limits(isolation: Isolation) -> Limits:
+    """A fork bomb of an agent with a uid of its own leaves three of four process ids to everybody else."""
+    if isolation == "none":
+        return Limits()
+    return Limits(processes=int(_PID_MAX.read_text("ascii")) // 4)
 
 
 def worker_views(run_id: str, isolation: Isolation, lab: Lab) -> WorkerViews:

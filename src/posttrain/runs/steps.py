@@ -32,7 +32,15 @@ from posttrain.runs.agent import Start, end_of, supervise
 from posttrain.runs.assessing import assess, assessor
 from posttrain.runs.baseline import baseline_key, cached_baseline
 from posttrain.runs.history import SELF_CHECK, AgentEnd, Measured
-from posttrain.runs.isolation import AGENT_HOME, AGENT_TMP, agent_uid, agent_view, peer_uids, worker_views
+from posttrain.runs.isolation import (
+    AGENT_HOME,
+    AGENT_TMP,
+    agent_limits,
+    agent_uid,
+    agent_view,
+    peer_uids,
+    worker_views,
+)
 from posttrain.runs.session import Session
 
 Baselines = Mapping[Split, Assessment]
@@ -294,5 +302,6 @@ def _start(session: Session, desk: Desk) -> Start:
             agent=agent,
             lab=lab,
         ),
+        limits=agent_limits(plan.isolation),
         log=session.paths.agent_log,
     )

@@ -47,6 +47,7 @@ def overwrite(root: Path, contents: dict[str, str]) -> None:
 
 def put(path: Path, text: str) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
     path.write_text(text)
     return "done"
 

@@ -10,27 +10,29 @@ import time
 from kit import WORKSPACE, make, play, request, submit, tell
 
 LATE = """
-import os, sys, time, json, pathlib, signal, urllib.request
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
+import pathlib, signal, sys, time
+if sys.argv[2:] == ["stubborn"]:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 for _ in range(3000):
     pathlib.Path(sys.argv[1]).write_text(str(time.time()))
     time.sleep(0.02)
 """
 
 
-def daemons() -> None:
+def daemons(*how: str) -> None:
     """Double forks, new sessions, a terminal multiplexer, jobs for later."""
     make("v1", 0.6, seed=1)
     tell("answer", submit("v1"))
     beat = str(WORKSPACE / "code" / "beat")
     late = [sys.executable, "-c", LATE]
-    subprocess.Popen([*late, f"{beat}1"], start_new_session=True)
-    subprocess.Popen(["bash", "-c", 'nohup setsid "$@" >/dev/null 2>&1 & disown', "-", *late, f"{beat}2"])
+    subprocess.Popen([*late, f"{beat}1", *how], start_new_session=True)
+    subprocess.Popen(
+        ["bash", "-c", 'nohup setsid "$@" >/dev/null 2>&1 & disown', "-", *late, f"{beat}2", *how]
+    )
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            os.execv(sys.executable, [*late, f"{beat}3"])
+            os.execv(sys.executable, [*late, f"{beat}3", *how])
         os._exit(0)
     if shutil.which("tmux"):
         script = WORKSPACE / "code" / "late.py"
@@ -43,6 +45,11 @@ def daemons() -> None:
         if shutil.which(scheduler[0]):
             subprocess.run(scheduler, input=b"* * * * * true\n", check=False, capture_output=True)
     time.sleep(0.5)
+
+
+def stubborn() -> None:
+    """The same, deaf to SIGTERM."""
+    daemons("stubborn")
 
 
 def deadline() -> None:
@@ -59,4 +66,4 @@ def deadline() -> None:
         time.sleep(0.1)
 
 
-play(daemons, deadline)
+play(daemons, stubborn, deadline)
