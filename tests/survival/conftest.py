@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -29,7 +28,7 @@ def slow_site(site: Site) -> Site:
 
 @pytest.fixture
 def slow_task(site: Site) -> str:
-    """A task of the lab whose rows take some seconds to prepare; `started` in its folder says that it began."""
+    """A task of the lab whose rows take some seconds to prepare."""
     folder = site.lab.benchmarks / "sums"
     folder.mkdir(parents=True)
     (folder / "benchmark.yaml").write_text(

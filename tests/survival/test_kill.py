@@ -26,6 +26,12 @@ HALF_A_MODEL: list[Step] = [
     {"do": "submit", "model_path": "output/half"},
 ]
 """A folder that looks as if it were still being saved: the copy waits for it to come to rest."""
+LASTING: tuple[Step, ...] = ({"do": "sleep", "seconds": 50},)
+LEAVES_SOMETHING: tuple[Step, ...] = (
+    {"do": "spawn", "ignoring_sigterm": True, "new_session": True},
+    {"do": "sleep", "seconds": 1},
+    {"do": "leave", "code": 0},
+)
 AGAIN: list[Step] = [
     {"do": "dump_environment", "to": "code/resumed.json"},
     {"do": "get", "path": "/time"},
@@ -41,7 +47,7 @@ class Phase:
     began: Callable[[Story], Any]
     """Whether the phase is reached."""
     steps: tuple[Step, ...] = tuple(version(1, 0.6))
-    then: tuple[Step, ...] = ({"do": "sleep", "seconds": 40},)
+    then: tuple[Step, ...] = ()
     """What the first agent does after it has handed in."""
     pause_s: float = 0.0
     restarted: bool = True
@@ -59,22 +65,27 @@ def grading(story: Story, label: str) -> bool:
 
 
 PHASES = {
-    "resources": Phase(lambda s: list(s.paths.root.parents[2].glob("datasets/sums/**/train.jsonl")), task="sums"),
+    "resources": Phase(
+        lambda s: list(s.paths.root.parents[2].glob("datasets/sums/**/train.jsonl")), task="sums"
+    ),
     "plan": Phase(lambda s: s.paths.plan.exists()),
     "workspace": Phase(lambda s: s.paths.workspace.root.exists()),
     "baseline": Phase(
         lambda s: grading(s, "baseline-val"), base_script={"accuracy": 0.5, "delay_s": 1.5}, pause_s=0.5
     ),
-    "agent": Phase(lambda s: s.has("graded"), pause_s=2.3),
-    "copying": Phase(lambda s: s.has("accepted"), steps=tuple(HALF_A_MODEL), lost=(1,)),
+    "agent": Phase(lambda s: s.has("graded"), then=LASTING, pause_s=2.3),
+    "copying": Phase(lambda s: s.has("accepted"), steps=tuple(HALF_A_MODEL), then=LASTING, lost=(1,)),
     "queued": Phase(
         lambda s: len(s.rows("copied")) == 2,
         steps=(*version(1, 0.6, delay_s=2.0, wait=False), *version(3, 0.7, wait=False)),
+        then=LASTING,
     ),
-    "grading": Phase(lambda s: grading(s, "1"), steps=tuple(version(1, 0.6, delay_s=2.0)), pause_s=0.7),
+    "grading": Phase(
+        lambda s: grading(s, "1"), steps=tuple(version(1, 0.6, delay_s=2.0)), then=LASTING, pause_s=0.7
+    ),
     "leftovers": Phase(
         lambda s: s.has("stopped"),
-        then=({"do": "spawn", "ignoring_sigterm": True, "new_session": True}, {"do": "leave", "code": 0}),
+        then=LEAVES_SOMETHING,
         pause_s=0.5,
         restarted=False,
     ),
@@ -88,14 +99,13 @@ PHASES = {
     "final test": Phase(
         lambda s: grading(s, "final-test"),
         steps=tuple(version(1, 0.6, delay_s=1.5)),
-        then=(),
         pause_s=0.5,
         restarted=False,
     ),
-    "reports": Phase(lambda s: s.paths.metrics.exists(), then=(), restarted=False),
-    "closed, no row": Phase(lambda s: s.has("closed"), then=(), results_locked=True, restarted=False),
+    "reports": Phase(lambda s: s.paths.metrics.exists(), restarted=False),
+    "closed, no row": Phase(lambda s: s.has("closed"), results_locked=True, restarted=False),
     "row, no record": Phase(
-        lambda s: s.paths.root.parents[2].joinpath("results.csv").exists(), then=(), restarted=False
+        lambda s: s.paths.root.parents[2].joinpath("results.csv").exists(), restarted=False
     ),
 }
 QUICK = ("grading",)

@@ -254,6 +254,14 @@ class Workspace:
         return self.root / "prompt"
 
     @property
+    def prompt_settings(self) -> Path:
+        return self.prompt / "settings.json"
+
+    @property
+    def prompt_samples(self) -> Path:
+        return self.prompt / "samples.jsonl"
+
+    @property
     def skills(self) -> Path:
         return self.root / "skills"
 

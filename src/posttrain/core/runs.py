@@ -127,7 +127,7 @@ class Result(Frozen):
 
 
 class RunRecord(Frozen):
-    """What happened; written last. A run that was interrupted, or that the lab failed, is not closed by it."""
+    """What happened; written last. An interrupted run, or one that the lab failed, is not closed by it."""
 
     run_id: str
     plan_digest: str

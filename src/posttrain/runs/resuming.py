@@ -68,8 +68,9 @@ def tidy(paths: RunPaths) -> None:
     """Remove what writes that a death cut off have left; the files themselves are whole or not there."""
     workspace = paths.workspace
     ours = [*paths.root.glob(".*.tmp"), *paths.reports.glob(".*.tmp"), *paths.grading.glob("*/.*.tmp")]
-    exports = [workspace.root.glob(f".{path.name}.*.tmp") for path in (workspace.scores, workspace.run_meta)]
-    for left in (*ours, *chain.from_iterable(exports)):
+    exports = (workspace.scores, workspace.run_meta, workspace.prompt_settings, workspace.prompt_samples)
+    theirs = (path.parent.glob(f".{path.name}.*.tmp") for path in exports)
+    for left in (*ours, *chain.from_iterable(theirs)):
         if left.is_file() and not left.is_symlink():
             left.unlink()
 

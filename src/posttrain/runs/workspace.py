@@ -124,9 +124,9 @@ def _write_texts(contents: Contents, paths: RunPaths) -> None:
     workspace = paths.workspace
     workspace.instructions.write_text(contents.instructions, "utf-8")
     workspace.rules.write_text(contents.rules, "utf-8")
-    write_json(workspace.prompt / "settings.json", contents.pinned)
+    write_json(workspace.prompt_settings, contents.pinned)
     (workspace.prompt / "template.txt").write_text(contents.pinned.prompt.template, "utf-8")
-    write_jsonl(workspace.prompt / "samples.jsonl", contents.samples)
+    write_jsonl(workspace.prompt_samples, contents.samples)
     description = contents.task.folder / "description.md"
     if description.is_file():
         shutil.copyfile(description, workspace.description)
