@@ -63,13 +63,11 @@ class Assessor:
         kill_mode: KillMode,
         views: WorkerViews = _OPEN,
         baseline: Evaluation | None = None,
-        gpu: str | None = None,
         progress: Progress | None = None,
     ) -> None:
         """`timeout_s` is the wall limit of one attempt, loading and scoring included.
 
-        `views` is what the processes see. `baseline` is what a copy of the base gets without being asked;
-        `gpu` is where a worker runs if `assess` names none.
+        `views` is what the processes see. `baseline` is what a copy of the base gets without being asked.
         """
         self._exam = exam
         self._paths = paths
@@ -77,7 +75,6 @@ class Assessor:
         self._kill_mode = kill_mode
         self._views = views
         self._baseline = baseline
-        self._gpu = gpu
         self._progress = progress
         self._lock = threading.Lock()
         self._cancelled = False
@@ -130,7 +127,7 @@ class Assessor:
     def _answers(self, folder: Path | None, logs: Path, *, spawner: Spawner, gpu: str | None) -> _Answers:
         exam = self._exam
         view = self._views.engine(exam.base, folder)
-        with EngineWorker(spawner, log=logs / "engine.log", gpu=gpu or self._gpu, view=view) as worker:
+        with EngineWorker(spawner, log=logs / "engine.log", gpu=gpu, view=view) as worker:
             worker.open(exam.base, exam.numeric)
             load = worker.load(folder)
             if load.copy_of_base and folder is not None and self._baseline is not None:
