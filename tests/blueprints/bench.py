@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import pytest
 
 from posttrain.blueprints.batch import Ran, run_one
-from posttrain.blueprints.machine import LocalMachine, Machine, Wake
+from posttrain.blueprints.local import LocalMachine
+from posttrain.blueprints.machine import Machine, Wake
 from posttrain.blueprints.paths import ResultPaths, StatePaths
 from posttrain.blueprints.policy import Policy
 from posttrain.blueprints.rules import RuleBook
@@ -125,7 +126,9 @@ class Bench:
     def machine(self) -> Machine:
         return LocalMachine(env=self.env)
 
-    def setting(self, *, policy: Policy = FAST, tmux: bool = True, wake: Wake | None = None, **more: Any) -> Setting:
+    def setting(
+        self, *, policy: Policy = FAST, tmux: bool = True, wake: Wake | None = None, **more: Any
+    ) -> Setting:
         machine = more.pop("machine", None) or self.machine()
         return Setting(
             machine=machine,
@@ -156,10 +159,10 @@ class Bench:
             text=True,
         )
 
-    def call(self, *arguments: str | Path) -> tuple[int, str, str]:
+    def call(self, *arguments: str | Path, timeout: float = 60) -> tuple[int, str, str]:
         """(exit code, standard output, standard error) of the command line."""
         process = self.posttrain(*arguments)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=timeout)
         return process.returncode, out, err
 
 

@@ -9,7 +9,7 @@ import pytest
 from posttrain.blueprints.blueprint import Blueprint, Label
 from posttrain.blueprints.check import check
 from posttrain.blueprints.limits import LimitError, parse_limit
-from posttrain.blueprints.machine import LocalMachine
+from posttrain.blueprints.local import LocalMachine
 from posttrain.blueprints.parse import parse
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -117,7 +117,9 @@ def test_a_bare_number_means_hours_and_is_told(lab_folder: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["", "0h", "-3h", "8 parsecs", "1:30", "8h or 9h", "${MaxTime}", "8 GPU", "99999h"])
+@pytest.mark.parametrize(
+    "text", ["", "0h", "-3h", "8 parsecs", "1:30", "8h or 9h", "${MaxTime}", "8 GPU", "99999h"]
+)
 def test_limits_that_say_nothing_are_refused(text: str) -> None:
     with pytest.raises(LimitError):
         parse_limit(text)
@@ -126,9 +128,7 @@ def test_limits_that_say_nothing_are_refused(text: str) -> None:
 def test_a_command_of_several_lines_is_kept_as_typed() -> None:
     text = "[exp_launch_command]\n```bash\nexport A=1\npython x.py \\\n    --lr 1e-4; echo done;\n```\n"
 
-    assert parse(text).parts[Label.COMMAND].value == (
-        "export A=1\npython x.py \\\n    --lr 1e-4; echo done;"
-    )
+    assert parse(text).parts[Label.COMMAND].value == ("export A=1\npython x.py \\\n    --lr 1e-4; echo done;")
 
 
 def test_headings_that_are_no_label_belong_to_the_notes() -> None:
@@ -141,7 +141,9 @@ def test_headings_that_are_no_label_belong_to_the_notes() -> None:
 def test_services_are_read_from_their_own_part_or_from_the_notes(lab_folder: Path) -> None:
     good = read(CORPUS / "good" / "01-seed-numbered-chinese.md", lab_folder)
     machine = LocalMachine(env={})
-    labelled = good + "9. [exp_service_command] `redis-server --port 7000`\n10. [exp_service_ready] port 7000\n"
+    labelled = (
+        good + "9. [exp_service_command] `redis-server --port 7000`\n10. [exp_service_ready] port 7000\n"
+    )
     mentioned = good + "先启动 `ajet swarm server --port 10086`。\n"
 
     own = check(labelled, source=Path("b.md"), machine=machine).blueprint

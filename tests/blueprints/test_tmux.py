@@ -8,14 +8,26 @@ import time
 from pathlib import Path
 
 import pytest
-from blueprints.bench import Bench, needs_tmux, wait_until
 
+from blueprints.bench import Bench, needs_tmux, wait_until
 from posttrain.blueprints.state import session_name
 from posttrain.infra.tmux import TmuxError, safe_name
 
 pytestmark = needs_tmux
 
-NAMES = ["a.b", "a:b", "=q", "$HOME", "with space", "实验_一", "-dash", "semi;colon", "quo'te\"s", "100%", "#{pid}"]
+NAMES = [
+    "a.b",
+    "a:b",
+    "=q",
+    "$HOME",
+    "with space",
+    "实验_一",
+    "-dash",
+    "semi;colon",
+    "quo'te\"s",
+    "100%",
+    "#{pid}",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -64,7 +76,9 @@ def test_a_session_is_recognised_after_renaming_and_not_confused_after_a_restart
     assert tmux.current(made) is None
 
 
-@pytest.mark.parametrize("line", ["echo one;", "echo 'a b' \"c\" $((1+1));", "echo ';' \\;", "echo -n; echo x"])
+@pytest.mark.parametrize(
+    "line", ["echo one;", "echo 'a b' \"c\" $((1+1));", "echo ';' \\;", "echo -n; echo x"]
+)
 def test_typed_lines_arrive_whole(line: str, bench: Bench) -> None:
     tmux = bench.tmux()
     session = tmux.create("typing", folder=bench.root)
@@ -79,7 +93,7 @@ def test_typed_lines_arrive_whole(line: str, bench: Bench) -> None:
 
 COMMANDS = {
     "trailing-semicolon": ("echo one;", "one"),
-    "quotes": ("""echo "it's" 'a "quoted"' \\$HOME `echo ticks`""", "it's a \"quoted\" $HOME ticks"),
+    "quotes": ("""echo "it's" 'a "quoted"' \\$HOME `echo ticks`""", 'it\'s a "quoted" $HOME ticks'),
     "newlines": ("A=1\necho first\\\n second\nif true; then\n  echo $A\nfi", "first second\n1"),
     "chinese": ("echo 你好，世界", "你好，世界"),
     "here-document": ("cat <<'END'\nline $x\nEND", "line $x"),

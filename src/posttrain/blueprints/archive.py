@@ -13,15 +13,20 @@ from posttrain.blueprints.paths import ResultPaths, StatePaths
 
 
 def without_foreign_results(checked: Checked, source: Path, machine: Machine) -> Checked:
-    """An error more where the result folder holds the flag of another blueprint."""
+    """An error more where the result folder is another blueprint's."""
     blueprint = checked.blueprint
     owner = _owner(blueprint.results, machine) if blueprint else None
     if blueprint is None or owner is None or owner == str(source.resolve()):
         return checked
     line = checked.parsed.parts[Label.RESULTS].line
-    message = f"holds the results of another blueprint, {owner}"
+    message = f"belongs to another blueprint, {owner}"
     problem = Problem(line=line, label=Label.RESULTS, level="error", message=message)
     return Checked(None, (*checked.problems, problem), checked.parsed)
+
+
+def claim_results(results: Path, source: Path, machine: Machine) -> None:
+    """Note whose folder this is before anything runs: two blueprints may have been given the same."""
+    machine.write(ResultPaths(results).owner, json.dumps({"blueprint": str(source.resolve())}).encode())
 
 
 def usable_results(checked: Checked, machine: Machine) -> Path | None:
@@ -62,7 +67,8 @@ def put_documents_away(results: Path, machine: Machine) -> None:
 
 
 def _owner(results: Path, machine: Machine) -> str | None:
-    raw = machine.read(ResultPaths(results).flag)
+    folder = ResultPaths(results)
+    raw = machine.read(folder.owner) or machine.read(folder.flag)
     if raw is None:
         return None
     try:

@@ -39,6 +39,7 @@ def begin(text: str, *, digest: str, source: Path, paths: StatePaths, setting: S
     results = archive.usable_results(checked, machine)
     if results is not None:
         archive.put_documents_away(results, machine)
+        archive.claim_results(results, source, machine)
     paths.blueprint.write_text(text, "utf-8")
     blueprint = checked.blueprint
     now = time.time()

@@ -50,7 +50,7 @@ class CommandTree:
         self._env = dict(env)
         self.exit_code: int | None = None
         self.pid = 0
-        bwrap = shutil.which("bwrap")
+        bwrap = shutil.which("bwrap", path=self._env.get("PATH"))
         self.kill_mode = "namespace"
         if namespace and bwrap and self._start((bwrap, *_NAMESPACE)):
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from posttrain.blueprints.detect import Fault
 from posttrain.blueprints.metrics import MetricRow
 from posttrain.blueprints.outcome import Outcome
 from posttrain.blueprints.plateau import standard_error
@@ -50,6 +51,8 @@ def _course(report: Report) -> Iterator[str]:
             f"{len(repairs)} repair(s) were made on the way ({names}): "
             "the result is not of the blueprint as written."
         )
+    if report.outcome is Outcome.SUCCEEDED and any(one.fault is Fault.NAN for one in report.findings):
+        yield "Losses that are not numbers were logged: look at the log before using the result."
     if report.leftovers:
         yield f"{len(report.leftovers)} process(es) left running by the command were ended."
     if report.progress is not None and report.progress.total:

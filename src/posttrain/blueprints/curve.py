@@ -56,8 +56,12 @@ def curve_lines(evaluations: Sequence[MetricRow], training: Sequence[MetricRow])
         for name in row.values:
             if any(word in name.lower() for word in ("loss", "reward", "accuracy", "score")):
                 count[name] = count.get(name, 0) + 1
-    names = sorted((name for name in count if count[name] >= 2), key=lambda name: -count[name])
-    return tuple(_line(name, training) for name in names[:_MOST_LINES])
+    names = sorted((name for name in count if count[name] >= 2), key=lambda name: (-count[name], len(name)))
+    lines: dict[tuple[CurvePoint, ...], CurveLine] = {}
+    for name in names:  # the same values under two names are drawn once
+        line = _line(name, training)
+        lines.setdefault(line.points, line)
+    return tuple(lines.values())[:_MOST_LINES]
 
 
 def curve_csv(lines: Sequence[CurveLine]) -> str:

@@ -22,8 +22,9 @@ from posttrain.blueprints.watch import Observation
 from posttrain.core.frozen import Frozen
 
 _LOG_LIMIT = 64 << 20
-_LAST_LINES = 30
+_LAST_LINES = 20
 _LAST_BYTES = 16_000
+_LONGEST_LINE = 200
 
 
 class Documents(Frozen):
@@ -113,8 +114,8 @@ class _Writer:
         log = self._on_machine.attempt(number).log
         if target is self._machine:
             target.copy(log, folder.log(number), limit=_LOG_LIMIT)
-        elif raw := self._machine.read(log):
-            target.write(folder.log(number), raw[-_LOG_LIMIT:])
+        elif raw := self._machine.tail(log, limit=_LOG_LIMIT):
+            target.write(folder.log(number), raw)
 
     def _figure(self, folder: ResultPaths, target: Machine) -> str:
         """The line of result.md; the figure is drawn here and then put where the documents are."""
@@ -136,9 +137,13 @@ class _Writer:
     def _last_lines(self) -> list[str]:
         if not self._state.attempts:
             return []
-        log = self._machine.read(self._on_machine.attempt(self._state.attempt.number).log) or b""
-        text = log[-_LAST_BYTES:].decode("utf-8", "replace")
-        return text.splitlines()[-_LAST_LINES:]
+        log = self._on_machine.attempt(self._state.attempt.number).log
+        text = self._machine.tail(log, limit=_LAST_BYTES).decode("utf-8", "replace")
+        return [_shortened(line) for line in text.splitlines()[-_LAST_LINES:]]
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} …"
 
 
 def _flag(report: Report, folder: Path) -> dict[str, Any]:

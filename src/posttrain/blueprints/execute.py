@@ -38,8 +38,9 @@ class Executor:
 
     def run(self) -> Documents:
         """To the finish flag. Raises Detached when woken; the experiment then goes on."""
+        text = read_blueprint(self._source)
         with only_executor(self._paths):
-            state = self._open()
+            state = self._open(text)
             while state.finish is None:
                 state = self._patiently(self._step, state)
             return Documents.at(self._patiently(self._close, state))
@@ -58,12 +59,15 @@ class Executor:
                     raise Detached("the executor left; the experiment goes on") from error
                 state = load_state(self._paths) or state
 
-    def _open(self) -> State:
+    def _open(self, text: str) -> State:
         """The experiment as it stands on disk, or a new one."""
-        text = read_blueprint(self._source)
         digest = digest_bytes(text.encode())
         known = load_state(self._paths)
         if known is not None and not known.closed:
+            if known.machine != self._machine.label:
+                raise UsageError(
+                    f"{self._source}: runs on {known.machine or 'this machine'}; watch it from there"
+                )
             self._timeline.add("the executor was started again and goes on")
             if known.digest != digest:
                 self._timeline.add("the blueprint file has changed; the experiment goes on as it began")
@@ -79,7 +83,8 @@ class Executor:
 
     def _repeats(self, known: State) -> bool:
         """An invalid blueprint is looked at again: what it lacked may be there now."""
-        return self._setting.again or (known.finish is not None and known.finish.outcome is Outcome.INVALID)
+        invalid = known.finish is not None and known.finish.outcome is Outcome.INVALID
+        return self._setting.again or invalid or known.machine != self._machine.label
 
     def _step(self, state: State) -> State:
         """One attempt to its end, and what follows from it."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from posttrain.blueprints.machine import Machine
+from posttrain.blueprints.machine import Machine, Unreachable
 from posttrain.blueprints.paths import StatePaths
 from posttrain.blueprints.progress import Progress
 from posttrain.blueprints.state import State, experiment_name, is_held, load_state
@@ -97,10 +97,14 @@ def _known(paths: StatePaths, source: Path) -> State:
 
 def _standing(state: State, paths: StatePaths, machine: Machine) -> Standing:
     watched = is_held(paths)
+    try:
+        phase = _phase(state, paths, machine, watched=watched)
+    except Unreachable:
+        phase = "unknown"
     shown = Standing(
         name=state.name,
         source=state.source,
-        state=_phase(state, paths, machine, watched=watched),
+        state=phase,
         watched=watched,
         attempt=len(state.attempts),
         used_s=max(0.0, (state.finish.at if state.finish else time.time()) - state.started_at),
@@ -108,7 +112,7 @@ def _standing(state: State, paths: StatePaths, machine: Machine) -> Standing:
         session=state.session.name if state.session else None,
         documents=state.documents,
     )
-    if state.closed or not state.attempts:
+    if state.closed or not state.attempts or phase == "unknown":
         return shown
     number = state.attempt.number
     observation = Observation(

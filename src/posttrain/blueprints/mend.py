@@ -47,7 +47,7 @@ def _case(state: State, blueprint: Blueprint, paths: AttemptPaths, setting: Sett
     attempt = state.attempt
     assert attempt.ending is not None
     assert attempt.finding is not None
-    log = setting.machine.read(paths.log) or b""
+    log = setting.machine.tail(paths.log, limit=_TAIL_BYTES)
     yaml = setting.machine.read(attempt.variation.yaml) or b""
     return RepairCase(
         blueprint=blueprint,
@@ -55,7 +55,7 @@ def _case(state: State, blueprint: Blueprint, paths: AttemptPaths, setting: Sett
         finding=attempt.finding,
         ending=attempt.ending,
         yaml_text=yaml.decode("utf-8", "replace"),
-        log_tail=log[-_TAIL_BYTES:].decode("utf-8", "replace"),
+        log_tail=log.decode("utf-8", "replace"),
         earlier=tuple(other.repair for other in state.attempts if other.repair is not None),
         number=attempt.number,
     )

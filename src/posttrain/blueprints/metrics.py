@@ -65,7 +65,7 @@ class MetricsReader:
             return
         self.training.append(row)
         if len(self.training) > _MOST_ROWS:
-            self.training[1:-1:2] = []
+            del self.training[1:-1:2]
 
     def read_file(self, text: str) -> None:
         """The current content of `val_print_to_markdown_file_path`."""

@@ -73,6 +73,7 @@ class ResultPaths:
     ├── logs/attempt-<n>.log
     ├── repairs/<n>/          changed files, as they were used
     ├── previous/<n>/         documents of an earlier run of the same blueprint
+    ├── .blueprint.json       whose folder this is, from the beginning on
     └── finish.flag           last; nothing is written after it
     """
 
@@ -107,6 +108,10 @@ class ResultPaths:
 
     def repair(self, number: int) -> Path:
         return self.root / "repairs" / str(number)
+
+    @property
+    def owner(self) -> Path:
+        return self.root / ".blueprint.json"
 
     @property
     def previous(self) -> Path:

@@ -19,7 +19,7 @@ class Policy(Frozen):
     """Between SIGTERM and SIGKILL."""
     linger_s: float = Field(default=10.0, ge=0)
     """How long what the command left running may take to end by itself."""
-    sample_s: float = Field(default=10.0, gt=0)
+    sample_s: float = Field(default=30.0, gt=0)
     """How often the wrapper looks at CPU use and writes its status."""
     max_repairs: int = Field(default=3, ge=0)
     plateau_share: float = Field(default=0.5, ge=0, le=1)

@@ -110,15 +110,21 @@ def make_report(
 
 
 def series_of(rows: Sequence[MetricRow]) -> list[Series]:
-    """Each name with its first, last and extreme values; the telling names first."""
+    """Each name with its first, last and extreme values; the telling names first.
+
+    What is always zero, or the same as a value that is shown already, is left out.
+    """
     values: dict[str, list[float]] = {}
     for row in rows:
         for name, value in row.values.items():
             values.setdefault(name, []).append(value)
-    ordered = sorted(values, key=lambda name: (_rank(name), -len(values[name]), name))
+    shown: dict[str, list[float]] = {}
+    for name in sorted(values, key=lambda name: (_rank(name), -len(values[name]), len(name), name)):
+        if any(values[name]) and values[name] not in shown.values() and len(shown) < _MOST_SERIES:
+            shown[name] = values[name]
     return [
-        Series(name=name, n=len(v := values[name]), first=v[0], last=v[-1], low=min(v), high=max(v))
-        for name in ordered[:_MOST_SERIES]
+        Series(name=name, n=len(v), first=v[0], last=v[-1], low=min(v), high=max(v))
+        for name, v in shown.items()
     ]
 
 

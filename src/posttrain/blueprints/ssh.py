@@ -33,16 +33,16 @@ _OPTIONS = (
     "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15",
     "-o", "ServerAliveCountMax=3", "-o", "ControlMaster=auto", "-o", "ControlPersist=600",
 )  # fmt: skip
-_SENT = (
-    "infra/supervisor.py", "blueprints/wrapper.py", "blueprints/command.py", "blueprints/stamping.py",
-    "blueprints/attempt.py",
+SENT = (
+    "infra/supervisor.py", "blueprints/wrapper.py", "blueprints/command.py", "blueprints/output.py",
+    "blueprints/activity.py", "blueprints/stamping.py", "blueprints/attempt.py",
 )  # fmt: skip
 _PACKAGES = ("__init__.py", "infra/__init__.py", "blueprints/__init__.py")
 
 _FACTS = """
 if [ -d "$1" ]; then k=folder; elif [ -e "$1" ]; then k=file; else k=absent; fi
 d=$1; while [ ! -e "$d" ]; do d=$(dirname -- "$d"); done
-x=0; w=0; [ -x "$1" ] && x=1
+x=0; w=0; [ "$k" = file ] && [ -x "$1" ] && x=1
 if [ -d "$d" ]; then t=$d/.posttrain-$$; (: > "$t") 2>/dev/null && rm -f -- "$t" && w=1
 elif [ "$k" = file ] && [ -w "$1" ]; then w=1; fi
 echo "$k $x $w"
@@ -105,6 +105,9 @@ class SshMachine:
     def read(self, path: Path, *, offset: int = 0, limit: int = -1) -> bytes | None:
         code, data = self._run(_READ, path, offset + 1, limit)
         return data if code == 0 else None
+
+    def tail(self, path: Path, *, limit: int) -> bytes:
+        return self._run('tail -c "$2" -- "$1"', path, limit)[1]
 
     def write(self, path: Path, data: bytes, *, mode: int = 0o644) -> None:
         self._must(_WRITE, path, f"{mode:o}", stdin=data)
@@ -202,7 +205,7 @@ class SshMachine:
         package = Path(posttrain.__file__).parent
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as tar:
-            for name in _SENT:
+            for name in SENT:
                 tar.add(package / name, arcname=f"posttrain/{name}", filter=_plain)
             for name in _PACKAGES:
                 tar.addfile(tarfile.TarInfo(f"posttrain/{name}"))

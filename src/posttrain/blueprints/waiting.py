@@ -7,8 +7,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 
-from posttrain.blueprints.attempt import AttemptPaths
-from posttrain.blueprints.machine import Machine, Wake
+from posttrain.blueprints.machine import Machine, Unreachable, Wake
 from posttrain.blueprints.paths import StatePaths
 from posttrain.blueprints.state import State, load_state
 from posttrain.core.errors import UsageError
@@ -61,7 +60,10 @@ def _wait_for_ours(
     if state.finish is not None or not state.attempts:
         return Waited.ENDED
     machine = machine_of(state.machine)
-    attempt: AttemptPaths = StatePaths(machine.state_root(paths.root)).attempt(state.attempt.number)
+    try:
+        attempt = StatePaths(machine.state_root(paths.root)).attempt(state.attempt.number)
+    except Unreachable:
+        return Waited.UNKNOWN
     while True:
         remaining = max(0.0, deadline - time.monotonic())
         probe = machine.wait(attempt, seconds=remaining, wake=wake)

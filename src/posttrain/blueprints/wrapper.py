@@ -7,124 +7,24 @@ once, stays small, and can be sent to another machine.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import select
-import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from posttrain.blueprints.activity import Activity
 from posttrain.blueprints.attempt import AttemptPaths, boot_id, read_json, replace_json
 from posttrain.blueprints.command import CommandTree, cpu_seconds
-from posttrain.blueprints.stamping import LineStamper
+from posttrain.blueprints.output import Output
 from posttrain.infra.supervisor import stat_fields
 
 _POLL_S = 1.0
-_BUSY_SHARE = 0.02
-"""Less CPU than this share of one core is what a process uses that only waits."""
 _WORKING_SHARE = 0.25
 """A process left behind that uses more was working, not waiting."""
-_GPU_BUSY_PERCENT = 5
-_GPU_EVERY_S = 60.0
-
-
-class Output:
-    """The log file and, where there is one, the terminal of the session."""
-
-    def __init__(self, log: Path) -> None:
-        self._file = log.open("ab", buffering=0)
-        self._stamper = LineStamper()
-        self._terminal = _terminal()
-        self.lost = 0
-        self.last_at = time.time()
-        self.bytes = 0
-
-    def take(self, descriptor: int) -> None:
-        """Move what is there; never waits, neither for the command nor for the terminal."""
-        while True:
-            try:
-                data = os.read(descriptor, 1 << 16)
-            except BlockingIOError:
-                return
-            if not data:
-                return
-            self.bytes += len(data)
-            self.last_at = time.time()
-            self._write(self._stamper.feed(data, now=self.last_at))
-            self._show(data)
-
-    def say(self, text: str) -> None:
-        """A line of our own, marked as such."""
-        line = f"[posttrain] {text}\n".encode()
-        self._write(self._stamper.flush(now=time.time()) + self._stamper.feed(line, now=time.time()))
-        self._show(line)
-
-    def close(self) -> None:
-        self._write(self._stamper.flush(now=time.time()))
-        self._file.close()
-
-    def _write(self, data: bytes) -> None:
-        try:
-            while data:
-                data = data[self._file.write(data) :]
-        except OSError:  # a full disk must not end the experiment
-            self.lost += len(data)
-
-    def _show(self, data: bytes) -> None:
-        if self._terminal is not None:
-            with contextlib.suppress(OSError):  # full (Ctrl-S, nobody reads) or gone
-                os.write(self._terminal, data)
-
-
-class Activity:
-    """When the command last did anything: output, CPU or GPU."""
-
-    def __init__(self, output: Output, *, sample_s: float) -> None:
-        self._output = output
-        self._sample_s = sample_s
-        self._active_at = self._sampled_at = time.monotonic()
-        self._seen_bytes = 0
-        self._cpu_s = 0.0
-        self._gpu_asked_at = float("-inf")
-
-    def sample(self, command: CommandTree) -> bool:
-        """Look again if it is time to; True if it was."""
-        now = time.monotonic()
-        if self._output.bytes != self._seen_bytes:
-            self._seen_bytes = self._output.bytes
-            self._active_at = now
-        passed = now - self._sampled_at
-        if passed < self._sample_s:
-            return False
-        self._sampled_at = now
-        if now > self._active_at:
-            cpu_s = cpu_seconds(command.members())
-            if abs(cpu_s - self._cpu_s) > _BUSY_SHARE * passed or self._gpu_busy(now):
-                self._active_at = now
-            self._cpu_s = cpu_s
-        return True
-
-    @property
-    def idle_s(self) -> float:
-        return time.monotonic() - self._active_at
-
-    def _gpu_busy(self, now: float) -> bool:
-        program = shutil.which("nvidia-smi")
-        if program is None or now - self._gpu_asked_at < _GPU_EVERY_S:
-            return False
-        self._gpu_asked_at = now
-        argv = [program, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-        try:
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
-        except (OSError, subprocess.TimeoutExpired):
-            return False
-        values = [int(line) for line in done.stdout.split() if line.isdigit()]
-        return any(value >= _GPU_BUSY_PERCENT for value in values)
 
 
 class Wrapper:
@@ -272,16 +172,6 @@ class Wrapper:
 def _clock() -> float:
     """Seconds that nobody can set, and that go on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _terminal() -> int | None:
-    """The session's terminal, opened anew so that writing to it never waits."""
-    if not sys.stdout.isatty():
-        return None
-    try:
-        return os.open(os.ttyname(1), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:
-        return None
 
 
 def main(folder: str) -> int:

@@ -17,14 +17,15 @@ from posttrain.blueprints.batch import Ran, run_batch, run_one
 from posttrain.blueprints.check import check as check_text
 from posttrain.blueprints.environment import without_secrets
 from posttrain.blueprints.inspect import Standing, ask_to_stop, standing, standings
-from posttrain.blueprints.machine import LocalMachine, Machine, Wake
+from posttrain.blueprints.local import LocalMachine
+from posttrain.blueprints.machine import Machine, Wake
 from posttrain.blueprints.policy import Policy
 from posttrain.blueprints.rules import RuleBook
 from posttrain.blueprints.setting import Setting
 from posttrain.blueprints.ssh import SshMachine
 from posttrain.blueprints.waiting import wait_for
 from posttrain.cli.output import print_json, print_table, printable
-from posttrain.core.errors import Stopped, UsageError
+from posttrain.core.errors import PosttrainError, Stopped, UsageError
 from posttrain.core.paths import LabPaths
 from posttrain.infra.durations import format_duration, parse_duration
 from posttrain.infra.settings import read_settings
@@ -84,7 +85,7 @@ def run(
         max_repairs=max_repairs,
         stuck_after_s=stuck_s,
         longest_look_s=min(960.0, max(stuck_s, 30.0)),
-        sample_s=min(10.0, max(1.0, stuck_s / 3)),
+        sample_s=min(30.0, max(1.0, stuck_s / 3)),
     )
     with _wake() as wake:
         setting = _setting(
@@ -92,7 +93,7 @@ def run(
         )
         setting = replace(setting, keep_session=keep_session, again=again)
         ran = run_batch(
-            [file.resolve() for file in files],
+            list(dict.fromkeys(file.resolve() for file in files)),
             home=_blueprints(),
             setting=setting,
             gpus=_gpus(gpus),
@@ -152,7 +153,11 @@ def wait(
             tmux = Tmux(env=without_secrets(os.environ))
         except UsageError:
             tmux = None
-        return int(wait_for(session, limit, home=_blueprints(), tmux=tmux, machine_of=_machine, wake=wake))
+        try:
+            waited = wait_for(session, limit, home=_blueprints(), tmux=tmux, machine_of=_machine, wake=wake)
+        except PosttrainError as error:
+            raise UsageError(f"cannot tell: {error}") from error  # 1 would say that the command has ended
+        return int(waited)
 
 
 def _seconds(text: str) -> float:
