@@ -165,6 +165,7 @@ def perform(session: Session) -> None:
             steps.run_agent(session, desk)
         with session.signals.interruptible():
             desk.grader.drain()
+        desk.exports.settle(desk.grader.grades)
         check_unchanged(session.prepared.model)
         if session.history.result is None:
             judge(session, desk.grader, baselines)
