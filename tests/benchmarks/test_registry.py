@@ -107,13 +107,13 @@ def test_a_fault_is_told_in_one_line_with_file_and_field(tmp_path: Path, fields:
 def test_yaml_that_is_none_is_told_with_its_line(tmp_path: Path) -> None:
     folder = task_folder(tmp_path)
     (folder / "benchmark.yaml").write_text("title: Quiz\nevaluator: [numeric\n", "utf-8")
-    with pytest.raises(PluginError, match=r"quiz/benchmark.yaml:\d: not YAML"):
+    with pytest.raises(UsageError, match=r"--task quiz is broken: quiz/benchmark.yaml:\d: not YAML"):
         TaskRegistry([tmp_path]).load("quiz")
 
 
 def test_a_manifest_that_is_a_list_is_refused(tmp_path: Path) -> None:
     (task_folder(tmp_path) / "benchmark.yaml").write_text("- a\n", "utf-8")
-    with pytest.raises(PluginError, match="a mapping of fields is expected, not list"):
+    with pytest.raises(UsageError, match="a mapping of fields is expected, not list"):
         TaskRegistry([tmp_path]).load("quiz")
 
 

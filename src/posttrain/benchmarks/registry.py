@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,16 @@ class TaskRegistry:
 
     def variants(self, name: str) -> tuple[str, ...]:
         """The variants of a task in the order of its manifest."""
-        return tuple(_variants(self._manifest(name)))
+        with _usable(name):
+            return tuple(_variants(self._manifest(name)))
 
     def broken(self) -> dict[str, str]:
         """What is wrong with each task that cannot be used."""
         reasons: dict[str, str] = {}
         for name in self.names():
             try:
-                for variant in ("", *self.variants(name)):
-                    self.load(f"{name}:{variant}" if variant else name)
+                for variant in ("", *_variants(self._manifest(name))):
+                    self._load(f"{name}:{variant}" if variant else name)
             except (PluginError, UsageError) as error:
                 reasons[name] = str(error)
         return reasons
@@ -62,10 +64,11 @@ class TaskRegistry:
         return self._folders[base]
 
     def load(self, task_id: str) -> TaskSpec:
-        """The resolved task `name` or `name:variant`.
+        """The resolved task `name` or `name:variant`; UsageError in one line for what cannot be used."""
+        with _usable(task_id):
+            return self._load(task_id)
 
-        UsageError for an unknown name or variant, PluginError naming file and field for a broken folder.
-        """
+    def _load(self, task_id: str) -> TaskSpec:
         name, _, variant = task_id.partition(":")
         manifest = self._manifest(name)
         variants = _variants(manifest)
@@ -96,6 +99,15 @@ class TaskRegistry:
             raise PluginError(f"{where}: {first_fault(error)}") from error
         _check_files(spec, where)
         return spec
+
+
+@contextmanager
+def _usable(name: str) -> Iterator[None]:
+    """A broken folder is for the operator to mend: a UsageError that names file and field."""
+    try:
+        yield
+    except PluginError as error:
+        raise UsageError(f"--task {name} is broken: {error}") from error
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -109,6 +109,7 @@ def prepare(chosen: Chosen, harness: Harness) -> Prepared:
             salt=request.split_salt,
             protocol=request.protocol,
             limit=request.limit,
+            environment=None if lab.offline else lab.sources.environment,
         )
         model = resolve_model(
             request.model, lab=lab.paths, sources=lab.sources, offline=lab.offline, progress=say

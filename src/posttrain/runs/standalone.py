@@ -139,6 +139,7 @@ def _data(request: GradeRequest, task: TaskSpec, lab: Lab, terminal: Terminal, s
         spawner=spawner,
         salt=request.split_salt,
         limit=request.limit,
+        environment=None if lab.offline else lab.sources.environment,
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from posttrain.benchmarks.registry import description
 from posttrain.core.engine import PinnedPrompt, RenderedPrompt
 from posttrain.core.errors import PluginError
 from posttrain.core.paths import RunPaths
@@ -127,11 +128,7 @@ def _write_texts(contents: Contents, paths: RunPaths) -> None:
     write_json(workspace.prompt_settings, contents.pinned)
     (workspace.prompt / "template.txt").write_text(contents.pinned.prompt.template, "utf-8")
     write_jsonl(workspace.prompt_samples, contents.samples)
-    description = contents.task.folder / "description.md"
-    if description.is_file():
-        shutil.copyfile(description, workspace.description)
-    else:
-        workspace.description.write_text(f"# {contents.task.title}\n", "utf-8")
+    workspace.description.write_text(description(contents.task), "utf-8")
 
 
 def _expose(task: TaskSpec, workspace: Path) -> None:
