@@ -155,7 +155,10 @@ def refusals(attack: Attack) -> list[int]:
 
 
 def test_links_to_files_are_refused(arena: Arena) -> None:
-    assert refusals(arena("links:linked_file")) == [422] * 3
+    attack = arena("links:linked_file")
+    assert_honest(attack, submissions=4)
+    assert [answer["status"] for answer in attack.found["answers"]] == ["rejected"] * 3
+    assert attack.result["submission_id"] == 1
 
 
 @pytest.mark.slow

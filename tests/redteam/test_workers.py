@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from posttrain.core.errors import UsageError
 from posttrain.core.evaluation import ScoringJob
 from posttrain.core.paths import LabPaths
 from posttrain.core.scores import Item, Metric, Output
@@ -133,6 +134,15 @@ def test_an_engine_worker_sees_the_base_and_the_submission_alone(
     assert granted(found) == {"base", "submission"}
     assert found["capabilities"] == "0" * 16
     assert found["uid"] != 0 or os.getuid() != 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="an ordinary user's workers run as that user")
+def test_a_base_that_is_closed_to_others_is_named_before_anything_starts(
+    place: Place, views: WorkerViews
+) -> None:
+    Path(place.files["base"]).chmod(0o600)
+    with pytest.raises(UsageError, match=r"config.json: closed to other users.*chmod"):
+        views.engine(place.base)
 
 
 def test_the_baselines_worker_sees_no_submission(spawner: Spawner, place: Place, views: WorkerViews) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posttrain.core.evaluation import ScoringJob
-from posttrain.infra.sandbox import Isolation, View
+from posttrain.infra.sandbox import Isolation, View, require_readable
 
 HOME = Path("/home/grader")
 """Empty and writable inside; caches of libraries go there and end with the process."""
@@ -26,7 +26,8 @@ class WorkerViews:
     """Covered where it would show up in something visible: lab home, launch folder, private sources."""
 
     def engine(self, base: Path, submission: Path | None = None) -> View:
-        """The base model and one checkpoint, read-only."""
+        """The base model and one checkpoint, read-only. UsageError for a base that is closed to others."""
+        require_readable(base, self.uid)
         return self._allow([base] if submission is None else [base, submission])
 
     def scorer(self, job: ScoringJob) -> View:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import site
+import stat
 import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -200,6 +201,19 @@ def hand_over(folder: Path, uid: int) -> None:
         for name in (*folders, *files):
             os.chown(name, uid, uid, dir_fd=descriptor, follow_symlinks=False)
     os.chown(folder, uid, uid, follow_symlinks=False)
+
+
+def require_readable(folder: Path, uid: int | None) -> None:
+    """UsageError if `uid`, who owns nothing there, could not read all of `folder` once a view shows it."""
+    if uid is None:
+        return
+    for path in (folder, *folder.rglob("*")):
+        mode = path.lstat().st_mode
+        needed = 0o005 if stat.S_ISDIR(mode) else 0o004
+        if not stat.S_ISLNK(mode) and mode & needed != needed:
+            raise UsageError(
+                f"{path}: closed to other users, one of whom has to read it: chmod -R o+rX {folder}"
+            )
 
 
 def gpu_nodes() -> list[Path]:

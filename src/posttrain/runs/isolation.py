@@ -17,7 +17,7 @@ from posttrain.grading.server import bind_tcp, bind_unix
 from posttrain.grading.views import WorkerViews
 from posttrain.infra.levels import probe_levels
 from posttrain.infra.processes import Limits, Spawner
-from posttrain.infra.sandbox import Bind, Relay, View, choose_uid, hand_over
+from posttrain.infra.sandbox import Bind, Relay, View, choose_uid, hand_over, require_readable
 from posttrain.runs.lab import Lab
 from posttrain.runs.workspace import Mount
 
@@ -102,6 +102,8 @@ def agent_view(
         return View.host()
     if uid is not None:
         hand_over(workspace, uid)
+    for mount in mounts:
+        require_readable(mount.source, uid)
     return View.allow_list(
         home=AGENT_HOME,
         uid=uid,

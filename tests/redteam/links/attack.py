@@ -8,15 +8,18 @@ from kit import BASE, OUTPUT, RUN, WORKSPACE, attempt, make, play, request, subm
 
 
 def linked_file() -> None:
-    """The base's own weights by a link, and a file of the host that is no weights at all."""
-    for number, target in enumerate((BASE / "model.safetensors", Path("/etc/passwd"))):
-        weights = make(f"v{number}", 0.9) / "model.safetensors"
+    """The lab's copy of an earlier submission by a link that the lab could follow; other files of the host."""
+    make("v1", 0.6, seed=1)
+    tell("honest", submit("v1"))
+    targets = {"stolen": RUN / "submissions" / "1" / "model.safetensors", "passwd": Path("/etc/passwd")}
+    for name, target in targets.items():
+        weights = make(name, 0.9, seed=2) / "model.safetensors"
         weights.unlink()
         weights.symlink_to(target)
-    config = make("v2", 0.9) / "config.json"
+    config = make("environ", 0.9, seed=2) / "config.json"
     config.unlink()
     config.symlink_to("/proc/self/environ")
-    tell("answers", [submit(f"v{number}") for number in range(3)])
+    tell("answers", [submit(name) for name in (*targets, "environ")])
 
 
 def linked_folder() -> None:
