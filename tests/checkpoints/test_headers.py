@@ -81,19 +81,48 @@ def test_a_missing_shard_is_incomplete_and_named(tmp_path: Path) -> None:
         check_complete(folder)
 
 
-def test_an_index_that_disagrees_with_its_files_is_unloadable(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"ghost": "model-00001-of-00002.safetensors"}, "no file holds"),
+        ({"model.norm.weight": "model-00001-of-00002.safetensors"}, "in another file"),
+        ({"model.norm.weight": None}, "does not name 1 tensors"),
+    ],
+)
+def test_where_index_and_files_disagree_the_files_count(tmp_path: Path, change: dict, said: str) -> None:
     folder = tiny_model(tmp_path / "m", shards=2)
+    whole = read_weights(folder)
     path = folder / "model.safetensors.index.json"
-    index = json.loads(path.read_text())
-    for change in ({"ghost": "model-00001-of-00002.safetensors"}, {"model.norm.weight": "other"}):
-        changed = {**index["weight_map"], **change}
-        path.write_text(json.dumps({"weight_map": changed}))
-        with pytest.raises(Unloadable):
-            check_complete(folder)
-    del index["weight_map"]["model.norm.weight"]
-    path.write_text(json.dumps(index))
-    with pytest.raises(Unloadable, match="does not name"):
+    changed = {**json.loads(path.read_text())["weight_map"], **change}
+    path.write_text(json.dumps({"weight_map": {name: file for name, file in changed.items() if file}}))
+    found = read_weights(folder)
+    assert found.tensors == whole.tensors
+    assert any(said in repair for repair in found.repairs)
+
+
+def test_whole_shards_need_no_index(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path / "m", shards=3)
+    whole = read_weights(folder)
+    (folder / "model.safetensors.index.json").unlink()
+    found = read_weights(folder)
+    assert found.tensors == whole.tensors
+    assert "is missing" in found.repairs[0]
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(Incomplete, match="2 of 3 shards"):
+        read_weights(folder)
+
+
+def test_an_index_of_something_else_than_weights_is_unloadable(tmp_path: Path) -> None:
+    folder = tiny_model(tmp_path / "m", shards=2)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"model.norm.weight": "other"}}')
+    with pytest.raises(Unloadable):
         check_complete(folder)
+
+
+def test_a_pointer_of_git_lfs_is_called_one(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(Unloadable, match="git-lfs"):
+        check_complete(tmp_path)
 
 
 @pytest.mark.parametrize("file", ["../x.safetensors", "/etc/x.safetensors", "x.bin", 3])
@@ -108,7 +137,7 @@ def test_an_index_leads_nowhere_else(file: object) -> None:
         (["adapter_config.json", "adapter_model.safetensors"], Rejected, "merge_and_unload"),
         (["pytorch_model.bin", "config.json"], Rejected, "safe_serialization=True"),
         (["training_args.bin", "optimizer.pt"], Unloadable, "safe_serialization=True"),
-        (["weights.safetensors"], Unloadable, "safe_serialization=True"),
+        (["a.safetensors", "b.safetensors"], Unloadable, "safe_serialization=True"),
         ([], Unloadable, "safe_serialization=True"),
     ],
 )

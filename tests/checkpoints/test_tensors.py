@@ -107,10 +107,10 @@ def test_buffers_that_old_checkpoints_carry_are_not_taken(base: Path, tmp_path: 
 
 def test_missing_and_unknown_tensors_are_both_named(base: Path, tmp_path: Path) -> None:
     def change(tensors: dict[str, Tensor]) -> None:
-        tensors["module.norm.weight"] = tensors.pop("model.norm.weight")
+        tensors["model.last.weight"] = tensors.pop("model.norm.weight")
 
     with pytest.raises(
-        Unloadable, match=r"missing \(model\.norm\.weight\).*\(module\.norm\.weight\)"
+        Unloadable, match=r"missing \(model\.norm\.weight\).*\(model\.last\.weight\)"
     ) as raised:
         load(base, altered(base, tmp_path / "t", change))
     assert "safe_serialization=True" in raised.value.hint
@@ -170,14 +170,14 @@ def with_head(base: Path, target: Path, factor: float) -> Path:
 def test_a_redundant_tied_head_is_dropped_and_said(base: Path, tmp_path: Path) -> None:
     model, report = load(base, with_head(base, tmp_path / "t", 1.0))
     assert report.copy_of_base
-    assert "equals the embedding and is dropped" in report.notes[-1]
+    assert "equals the embedding and is dropped" in report.repairs[-1]
     assert model.lm_head.weight is model.model.embed_tokens.weight
 
 
 def test_a_head_of_its_own_is_used_and_said(base: Path, tmp_path: Path) -> None:
     model, report = load(base, with_head(base, tmp_path / "t", 2.0))
     assert not report.copy_of_base
-    assert "differs from the embedding and is used" in report.notes[-1]
+    assert "differs from the embedding and is used" in report.repairs[-1]
     assert torch.equal(model.lm_head.weight, 2.0 * model.model.embed_tokens.weight)
 
 
@@ -197,7 +197,7 @@ def test_an_untied_base_needs_its_head_unless_the_config_ties_it(untied: Path, t
     with pytest.raises(Unloadable, match=r"lm_head\.weight"):
         load(untied, tuned)
     model, report = load(untied, configured(tuned, tie_word_embeddings=True))
-    assert "tied to the embedding" in report.notes[-1]
+    assert "tied to the embedding" in report.repairs[-1]
     assert torch.equal(model.lm_head.weight, model.model.embed_tokens.weight)
 
 

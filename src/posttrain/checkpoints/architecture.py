@@ -45,16 +45,31 @@ def check_architecture(config: Mapping[str, Any] | None, base: Mapping[str, Any]
     """
     if config is None:
         return ("no readable config.json; the base's is used",)
+    config = _text_part(config, base)
     own_code = "auto_map" in config and "auto_map" not in base
     if own_code and config.get("model_type") != base.get("model_type"):
         raise Rejected("the model needs code of its own (auto_map), which is never loaded", hint=_OTHER)
     for name in ("model_type", *_SHAPE_FIELDS):
-        if name in config and name in base and config[name] != base[name]:
+        said, wanted = config.get(name), base.get(name)
+        # a field that is null is computed from others, and shapes are checked anyway
+        if said is not None and wanted is not None and said != wanted:
             raise Unloadable(
-                f"another architecture: {name} is {config[name]!r}, the base's is {base[name]!r}", hint=_OTHER
+                f"another architecture: {name} is {said!r}, the base's is {wanted!r}", hint=_OTHER
             )
     ignored = ("custom code named by config.json is ignored",) if own_code else ()
     return (*ignored, *_differences(config, base))
+
+
+def _text_part(config: Mapping[str, Any], base: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The language model's part of a multimodal wrapper's config, where that is what the base is."""
+    inner = config.get("text_config")
+    if (
+        isinstance(inner, dict)
+        and "text_config" not in base
+        and inner.get("model_type") == base.get("model_type")
+    ):
+        return inner
+    return config
 
 
 def _differences(config: Mapping[str, Any], base: Mapping[str, Any]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -20,6 +20,9 @@ _INDEX_CAP = 64 << 20
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin")
 _PICKLE = re.compile(r".*\.(bin|pt|pth|pkl|ckpt)$")
 _NOT_WEIGHTS = re.compile(r"(training_args|optimizer|scheduler|scaler|rng_state.*)\.(bin|pt|pth|pkl)$")
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{1,6})-of-(?P<count>\d{1,6})\.safetensors")
+_LFS = b"version https://git-lfs"
+_LISTED = 3
 
 ITEM_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1,
@@ -69,6 +72,8 @@ class Weights:
     files: tuple[Path, ...]
     tensors: Mapping[str, TensorInfo]
     metadata: Mapping[str, str] = field(default_factory=dict)
+    repairs: tuple[str, ...] = ()
+    """What the folder's index says otherwise than its files, which count; each a sentence."""
 
     @property
     def elements(self) -> int:
@@ -101,11 +106,10 @@ def read_weights(folder: Path) -> Weights:
             raise Unloadable(f"tensor {min(twice)} is in two files, one of them {name}", hint=SAVE_AGAIN)
         tensors.update(header.tensors)
         metadata.update(header.metadata)
-    if index is not None and SINGLE_NAME not in chosen:
-        _check_index(index, tensors)
     if not tensors:
         raise Unloadable("the weight files hold no tensor", hint=SAVE_AGAIN)
-    return Weights(tuple(folder / name for name in chosen), tensors, metadata)
+    repairs = () if SINGLE_NAME in chosen else tuple(_index_repairs(chosen, index, tensors))
+    return Weights(tuple(folder / name for name in chosen), tensors, metadata, repairs)
 
 
 def check_complete(folder: Path) -> None:
@@ -116,7 +120,8 @@ def check_complete(folder: Path) -> None:
 def weight_names(names: Collection[str], index: Mapping[str, str] | None) -> tuple[str, ...]:
     """Which of a folder's files are the model's weights, in order: the single file, else the index's.
 
-    `index` maps tensor names to files. Raises as `read_weights` does when there are none.
+    Without either, a whole set of numbered shards, or the one safetensors file that there is. `index` maps
+    tensor names to files. Raises as `read_weights` does when there are none.
     """
     if SINGLE_NAME in names:
         return (SINGLE_NAME,)
@@ -126,7 +131,27 @@ def weight_names(names: Collection[str], index: Mapping[str, str] | None) -> tup
         if missing:
             raise Incomplete(f"the index names {missing[0]}, which is not in the folder", hint=WAIT)
         return listed
+    loose = sorted(n for n in names if n.endswith(".safetensors") and n not in _ADAPTER_FILES)
+    shards = [match for name in loose if (match := _SHARD.fullmatch(name))]
+    if shards:
+        return _whole_set(shards)
+    if len(loose) == 1:
+        return (loose[0],)
     raise _without_weights(names)
+
+
+def _whole_set(shards: list[re.Match[str]]) -> tuple[str, ...]:
+    """The names of numbered shards without an index, if it is one set and none is missing."""
+    sets = {(match["stem"], int(match["count"])) for match in shards}
+    numbers = sorted(int(match["number"]) for match in shards)
+    if len(sets) > 1:
+        raise Unloadable(
+            f"shards of {len(sets)} checkpoints lie in one folder, without {INDEX_NAME}", hint=SAVE_AGAIN
+        )
+    ((_, count),) = sets
+    if numbers != list(range(1, count + 1)):
+        raise Incomplete(f"{len(numbers)} of {count} shards are there, and no {INDEX_NAME}", hint=WAIT)
+    return tuple(match[0] for match in shards)
 
 
 def read_header(path: Path) -> Header:
@@ -137,6 +162,10 @@ def read_header(path: Path) -> Header:
         if len(lead) < 8:
             raise Incomplete(f"{path.name} is {size} bytes long", hint=WAIT)
         (length,) = struct.unpack("<Q", lead)
+        if _LFS.startswith(lead):
+            raise Unloadable(
+                f"{path.name} is a git-lfs pointer, not the weights", hint="Run git lfs pull first."
+            )
         if length > _HEADER_CAP:
             raise Unloadable(f"{path.name} is not a safetensors file", hint=SAVE_AGAIN)
         raw = file.read(length)
@@ -179,15 +208,22 @@ def _check_ranges(tensors: Mapping[str, TensorInfo], path: Path, *, begin: int, 
         raise Unloadable(f"{path.name} is longer than its header says", hint=SAVE_AGAIN)
 
 
-def _check_index(index: Mapping[str, str], tensors: Mapping[str, TensorInfo]) -> None:
-    for name, file in index.items():
-        if name not in tensors:
-            raise Unloadable(f"the index names tensor {name}, which no file holds", hint=SAVE_AGAIN)
-        if tensors[name].file.name != file:
-            raise Unloadable(f"the index looks for {name} in another file than it is in", hint=SAVE_AGAIN)
-    extra = tensors.keys() - index.keys()
-    if extra:
-        raise Unloadable(f"the index does not name tensor {min(extra)}", hint=SAVE_AGAIN)
+def _index_repairs(
+    chosen: Collection[str], index: Mapping[str, str] | None, tensors: Mapping[str, TensorInfo]
+) -> Iterator[str]:
+    """Sentences about what the index says wrongly: the files' own headers are what counts."""
+    if index is None:
+        listed = ", ".join(sorted(chosen)[:_LISTED])
+        yield f"{INDEX_NAME} is missing; the files' own headers are used ({listed})"
+        return
+    absent = [name for name in index if name not in tensors]
+    elsewhere = [name for name, file in index.items() if name in tensors and tensors[name].file.name != file]
+    unnamed = sorted(tensors.keys() - index.keys())
+    for names, what in ((absent, "that no file holds"), (elsewhere, "in another file than they are in")):
+        if names:
+            yield f"the index names {len(names)} tensors {what} ({names[0]}, …); the files count"
+    if unnamed:
+        yield f"the index does not name {len(unnamed)} tensors ({unnamed[0]}, …); the files count"
 
 
 def _read_index(path: Path) -> dict[str, str]:

@@ -7,146 +7,61 @@ besides the model itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
 
-from posttrain.checkpoints.architecture import check_architecture, read_config
-from posttrain.checkpoints.headers import MERGE, TensorInfo, Weights, read_weights
-from posttrain.core.errors import InfrastructureError, Rejected, Unloadable
+from posttrain.checkpoints.architecture import read_config
+from posttrain.checkpoints.headers import Weights, read_weights
+from posttrain.checkpoints.matching import Head, Plan, Taken, plan_submission, token_count
+from posttrain.core.errors import InfrastructureError, Unloadable
 from posttrain.core.grading import LoadReport
 
-_TAKEN = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _BITS = {2: torch.int16, 4: torch.int32}
 _CHUNK = 1 << 22
-_LISTED = 5
+_MUCH_ZEROED = 0.001
+"""Share of elements that are exactly 0 where the base's are not; training leaves next to none."""
 _Read = Callable[[str], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Head:
-    """The names that a tied output head goes by; `output` is None for a model without one."""
+class Difference:
+    """How two tensors differ bit for bit, after both are cast to the lower precision."""
 
-    output: str | None
-    embedding: str | None
-    tied: bool
-    """Whether the base ties them."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Which tensor of a submission goes where, settled from headers alone."""
-
-    weights: Weights
-    names: tuple[str, ...]
-    """Of the base's set, in order."""
-    head: str | None
-    """Name of a head that the submission brings although the base ties it: compared, then decided."""
-    tie: bool
-    """The submission ties a head that the base does not."""
-    notes: tuple[str, ...]
+    changed: int
+    total: int
+    zeroed: int = 0
+    """Elements that are 0 where the base's are not."""
 
 
 @dataclass
 class _Counts:
     changed: int = 0
     total: int = 0
+    zeroed: int = 0
+    unchanged: list[str] = field(default_factory=list)
+    tensors: int = 0
 
-    def add(self, other: tuple[int, int]) -> None:
-        self.changed += other[0]
-        self.total += other[1]
+    def add(self, name: str, found: Difference) -> None:
+        self.changed += found.changed
+        self.total += found.total
+        self.zeroed += found.zeroed
+        self.tensors += 1
+        if found.changed == 0:
+            self.unchanged.append(name)
 
-
-def plan_submission(
-    folder: Path,
-    base: Weights,
-    *,
-    base_config: Mapping[str, Any],
-    head: Head,
-    not_taken: Collection[str] = (),
-) -> Plan:
-    """Match a folder against the base by headers and config; raises Rejected or Unloadable.
-
-    `not_taken` names what the base's files hold besides parameters.
-    """
-    weights = read_weights(folder)
-    config = read_config(folder)
-    notes = check_architecture(config, base_config)
-    own = {name: tensor for name, tensor in weights.tensors.items() if not _is_buffer(name, not_taken)}
-    wanted = dict(base.tensors)
-    _refuse_adapters(own)
-    extra_head = None
-    if head.tied and head.output is not None and head.embedding is not None:
-        wanted.pop(head.output, None)
-        if head.output in own:
-            extra_head = head.output
-            wanted[extra_head] = wanted[head.embedding]
-    tie = _ties_by_itself(own, wanted, head=head, config=config)
-    if tie:
-        del wanted[head.output or ""]
-    _check_names(own, wanted)
-    _check_shapes(own, wanted)
-    return Plan(weights, tuple(wanted), extra_head, tie, notes)
-
-
-def _ties_by_itself(
-    own: Mapping[str, TensorInfo],
-    wanted: Mapping[str, TensorInfo],
-    *,
-    head: Head,
-    config: Mapping[str, Any] | None,
-) -> bool:
-    says_tied = config is not None and config.get("tie_word_embeddings") is True
-    return not head.tied and head.output in wanted and head.output not in own and says_tied
-
-
-def _is_buffer(name: str, not_taken: Collection[str]) -> bool:
-    return name in not_taken or name.endswith("rotary_emb.inv_freq")
-
-
-def _refuse_adapters(own: Iterable[str]) -> None:
-    if any(".lora_A" in name or ".lora_B" in name or "lora_embedding_" in name for name in own):
-        raise Rejected("the weights hold an adapter's matrices beside the model's", hint=MERGE)
-
-
-def _check_names(own: Mapping[str, TensorInfo], wanted: Mapping[str, TensorInfo]) -> None:
-    missing = [name for name in wanted if name not in own]
-    unknown = [name for name in own if name not in wanted]
-    problems = []
-    if missing:
-        problems.append(f"{len(missing)} tensors of the base are missing ({_some(missing)})")
-    if unknown:
-        problems.append(f"{len(unknown)} tensors are not the base's ({_some(unknown)})")
-    if problems:
-        raise Unloadable(
-            "; ".join(problems),
-            hint="Save the fine-tuned base model itself, not a wrapper around it: "
-            "model.save_pretrained(path, safe_serialization=True).",
-        )
-
-
-def _check_shapes(own: Mapping[str, TensorInfo], wanted: Mapping[str, TensorInfo]) -> None:
-    for name, base in wanted.items():
-        tensor = own[name]
-        if tensor.shape != base.shape:
-            raise Unloadable(
-                f"{name} has shape {list(tensor.shape)}, the base's is {list(base.shape)}",
-                hint="Keep the base's shapes; do not resize embeddings or layers.",
-            )
-        if tensor.dtype not in _TAKEN:
-            raise Unloadable(
-                f"{name} is stored as {tensor.dtype}", hint="Save in bfloat16, float16 or float32."
-            )
-
-
-def _some(names: list[str]) -> str:
-    more = f", … {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
+    def notes(self) -> Iterator[str]:
+        if 0 < len(self.unchanged) < self.tensors:
+            yield f"{len(self.unchanged)} of {self.tensors} tensors are exactly the base's"
+        if self.zeroed > _MUCH_ZEROED * self.total:
+            share = 100 * self.zeroed / self.total
+            yield f"{share:.1f} % of the elements are 0 where the base's are not: was saving interrupted?"
 
 
 class TensorTarget:
@@ -159,6 +74,7 @@ class TensorTarget:
 
     def __init__(self, model: Any, base: Path) -> None:
         self._model = model
+        self._folder = base
         self._config = read_config(base) or {}
         self._files = read_weights(base)
         self._places = _places(model, self._files.tensors)
@@ -181,49 +97,59 @@ class TensorTarget:
     def load(self, folder: Path) -> LoadReport:
         """Put a submission's tensors in place of the base's; raises Rejected or Unloadable."""
         plan = plan_submission(
-            folder, self._base, base_config=self._config, head=self._head, not_taken=self._not_taken
+            folder,
+            self._base,
+            base_config=self._config,
+            head=self._head,
+            not_taken=self._not_taken,
+            tokens=partial(token_count, self._folder),
         )
         self.whole = False
         with _opened(plan.weights) as read, _opened(self._base) as read_base:
-            notes, counts = self._take(plan, read, read_base)
+            repairs, counts = self._take(plan, read, read_base)
         self.whole = True
         return LoadReport(
             dtype=plan.weights.main_dtype(),
             copy_of_base=counts.changed == 0,
             changed_share=counts.changed / counts.total,
-            notes=(*plan.notes, *notes),
+            zeroed_share=counts.zeroed / counts.total,
+            unchanged_tensors=len(counts.unchanged),
+            tensors=counts.tensors,
+            repairs=(*plan.repairs, *repairs),
+            notes=(*plan.notes, *counts.notes()),
         )
 
     def _take(self, plan: Plan, read: _Read, read_base: _Read) -> tuple[list[str], _Counts]:
-        notes: list[str] = []
+        repairs: list[str] = []
         counts = _Counts()
-        own_head = self._decide_head(plan, read, notes)
-        for name in plan.names:
+        own_head = self._decide_head(plan, read, repairs)
+        for name, taken in plan.sources.items():
             if name == plan.head and not own_head:
                 continue
-            tensor = read(name)
+            base = read_base(self._base_name(name))
+            tensor = _fitted(read(taken.info.name), taken, base)
             _require_finite(name, tensor)
-            counts.add(differing(tensor, read_base(self._base_name(name))))
+            counts.add(name, differing(tensor, base))
             self._put(name, tensor)
         if plan.tie and self._head.output and self._head.embedding:
-            tied = read(self._head.embedding)
-            counts.add(differing(tied, read_base(self._head.output)))
-        return notes, counts
+            tied = plan.sources[self._head.embedding]
+            base = read_base(self._head.output)
+            counts.add(self._head.output, differing(_fitted(read(tied.info.name), tied, base), base))
+        return repairs, counts
 
-    def _decide_head(self, plan: Plan, read: _Read, notes: list[str]) -> bool:
+    def _decide_head(self, plan: Plan, read: _Read, repairs: list[str]) -> bool:
         """Tie or untie the model's head as this submission needs it; whether a head of its own is taken."""
         own_head = False
         if plan.head is not None and self._head.embedding is not None:
-            changed, _ = differing(read(plan.head), read(self._head.embedding))
-            own_head = changed > 0
+            own_head = not _equal(plan.sources[plan.head], plan.sources[self._head.embedding], read)
             said = (
                 "differs from the embedding and is used"
                 if own_head
                 else "equals the embedding and is dropped"
             )
-            notes.append(f"{plan.head} {said}")
+            repairs.append(f"{plan.head} {said}")
         if plan.tie:
-            notes.append(f"{self._head.output} is absent and tied to the embedding, as config.json says")
+            repairs.append(f"{self._head.output} is absent and tied to the embedding, as config.json says")
         self._set_head(tied=(self._head.tied and not own_head) or plan.tie)
         return own_head
 
@@ -253,21 +179,38 @@ class TensorTarget:
             )
 
 
-def differing(tensor: torch.Tensor, base: torch.Tensor) -> tuple[int, int]:
-    """(elements that differ, elements) bit for bit, after both are cast to the lower precision.
+def _fitted(tensor: torch.Tensor, taken: Taken, base: torch.Tensor) -> torch.Tensor:
+    """A tensor in the base's shape: vocabulary rows that are too many cut, missing ones the base's."""
+    if taken.rows is None:
+        return tensor
+    if taken.base_rows:
+        return torch.cat([tensor, base[taken.rows :].to(tensor.dtype)])
+    return tensor[: taken.rows]
+
+
+def _equal(head: Taken, embedding: Taken, read: _Read) -> bool:
+    """Whether two tensors of a submission are the same as far as both are taken."""
+    one, two = read(head.info.name), read(embedding.info.name)
+    rows = min(len(one), len(two), *(taken.rows for taken in (head, embedding) if taken.rows is not None))
+    return differing(one[:rows], two[:rows]).changed == 0
+
+
+def differing(tensor: torch.Tensor, base: torch.Tensor) -> Difference:
+    """Compare bit for bit, after both are cast to the lower precision.
 
     Of two 16-bit types the submission's counts as the lower one.
     """
     lower = tensor.dtype if tensor.element_size() <= base.element_size() else base.dtype
     left, right = tensor.reshape(-1), base.reshape(-1)
     bits = _BITS[lower.itemsize]
-    changed = 0
+    changed = zeroed = 0
     for start in range(0, left.numel(), _CHUNK):
-        one = left[start : start + _CHUNK].to(lower).view(bits)
-        two = right[start : start + _CHUNK].to(lower).view(bits)
-        if not torch.equal(one, two):
-            changed += int((one != two).sum())
-    return changed, left.numel()
+        one = left[start : start + _CHUNK].to(lower)
+        two = right[start : start + _CHUNK].to(lower)
+        if not torch.equal(one.view(bits), two.view(bits)):
+            changed += int((one.view(bits) != two.view(bits)).sum())
+            zeroed += one.numel() - int(torch.count_nonzero(one)) - int(((one == 0) & (two == 0)).sum())
+    return Difference(changed, left.numel(), zeroed)
 
 
 def _require_finite(name: str, tensor: torch.Tensor) -> None:

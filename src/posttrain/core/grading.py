@@ -46,6 +46,32 @@ class SubmitRequest(Frozen):
     wait: bool = True
 
 
+class SiblingDelta(Frozen):
+    """How far what a submission changed is another model: D = submission - base, S = sibling - base."""
+
+    name: str
+    identical: bool
+    """Bitwise equal to the sibling after both are cast to the lower precision."""
+    cosine: float | None = None
+    """Of D and S over all elements; None where one of them is 0."""
+    coefficient: float | None = None
+    """D.S / S.S: about 0.5 for a half merge."""
+    aligned_share: float = 0.0
+    """Share of elements in tensors whose own cosine is at least 0.5."""
+    compared_share: float = 1.0
+    """Share of elements in tensors that the sibling has in the same shape."""
+
+
+class Provenance(Frozen):
+    """Where weights lie between the base and its siblings. Numbers, not a verdict."""
+
+    copy_of_base: bool
+    changed_share: float = Field(ge=0.0, le=1.0)
+    relative_l2: float = Field(ge=0.0)
+    """|submission - base| / |base|."""
+    siblings: tuple[SiblingDelta, ...] = ()
+
+
 class LoadReport(Frozen):
     """What a worker found when it took a submission's tensors into the base's own model."""
 
@@ -55,6 +81,13 @@ class LoadReport(Frozen):
     """Bitwise equal to the base after both are cast to the lower precision."""
     changed_share: float | None = Field(default=None, ge=0.0, le=1.0)
     """Share of elements that differ from the base."""
+    zeroed_share: float = Field(default=0.0, ge=0.0, le=1.0)
+    """Share of elements that are 0 where the base's are not: what an interrupted save leaves."""
+    tensors: int = Field(default=0, ge=0)
+    unchanged_tensors: int = Field(default=0, ge=0)
+    """How many of them are exactly the base's."""
+    provenance: Provenance | None = None
+    """How the weights lie to the base and to the siblings that the lab knows; None if it knows none."""
     repairs: tuple[str, ...] = ()
     """Certain repairs made on the copy, each a sentence."""
     notes: tuple[str, ...] = ()
