@@ -85,7 +85,7 @@ class Arena:
     def __call__(self, attack: str, *options: str) -> Attack:
         """Run `kind:case` at level bwrap; a later option of the same name wins."""
         before = {paths.root for paths in self.bench.runs}
-        made = self.bench.run(attack, "--sandbox", "bwrap", *options)
+        made = self.bench.run(attack, "--sandbox", "bwrap", "--timeout", "150", *options)
         assert made.returncode in (0, 1), made.stderr
         (paths,) = [paths for paths in self.bench.runs if paths.root not in before]
         return Attack(self.bench, paths, made.returncode, made.stdout + made.stderr)

@@ -215,8 +215,8 @@ def test_edited_exports_and_planted_results_change_nothing(arena: Arena) -> None
     rows = json.loads(attack.paths.workspace.scores.read_bytes())
     assert [row["score"] for row in rows] == [attack.grades[0]["score"]["value"]]
     meta = json.loads(attack.paths.workspace.run_meta.read_bytes())
-    assert meta["timeout_s"] == 60
-    assert meta["end_time"] - meta["start_time"] <= 60
+    assert meta["timeout_s"] == 150
+    assert meta["end_time"] - meta["start_time"] <= 150
     assert "the agent won" not in attack.paths.run_log.read_text("utf-8")
     assert {"write run.log", "write agent.log"}.isdisjoint(attack.done)
 
@@ -336,7 +336,7 @@ def test_nothing_outlives_the_run(arena: Arena, case: str) -> None:
 
 @pytest.mark.slow
 def test_nothing_is_accepted_after_the_deadline(arena: Arena) -> None:
-    attack = arena("outlive:deadline", "--timeout", "4")
+    attack = arena("outlive:deadline", "--timeout", "8")
     assert_honest(attack)
     assert attack.record["stopped_at_deadline"]
     late = attack.found["late"]
@@ -401,7 +401,7 @@ def test_a_flood_delays_nobody_else(arena: Arena) -> None:
 
 @pytest.mark.slow
 def test_two_thousand_requests_and_twenty_large_bodies_delay_nobody_else(arena: Arena) -> None:
-    assert_calm(arena("flood:heavy", "--timeout", "150"), requests=2000)
+    assert_calm(arena("flood:heavy"), requests=2000)
 
 
 # --- text (C19)

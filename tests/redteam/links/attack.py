@@ -8,7 +8,7 @@ from kit import BASE, OUTPUT, RUN, WORKSPACE, attempt, make, play, request, subm
 
 
 def linked_file() -> None:
-    """The lab's copy of an earlier submission by a link that the lab could follow; other files of the host."""
+    """A copy that the lab made, by a link that the lab could follow; other files of the host."""
     make("v1", 0.6, seed=1)
     tell("honest", submit("v1"))
     targets = {"stolen": RUN / "submissions" / "1" / "model.safetensors", "passwd": Path("/etc/passwd")}

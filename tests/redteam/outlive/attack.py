@@ -56,7 +56,7 @@ def deadline() -> None:
     """Submissions until long after the end, and one that is under way at the deadline."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     make("v1", 0.6, seed=1)
-    tell("first", submit("v1"))
+    tell("first", submit("v1", wait=False))
     make("v2", 0.9, seed=2)
     time.sleep(max(0.0, float(os.environ["DEADLINE"]) - time.time() - 0.1))
     told = []
