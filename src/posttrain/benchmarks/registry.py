@@ -78,7 +78,16 @@ class TaskRegistry:
         merged = {key: value for key, value in manifest.items() if key != "variants"}
         if variant:
             merged = merge(merged, variants[variant])
-        return self._spec(name, variant or None, merged)
+        spec = self._spec(name, variant or None, merged)
+        if spec.format_control is not None and spec.format_control not in variants:
+            raise PluginError(f"{_shown(spec.folder)}: format_control: no variant {spec.format_control!r}")
+        return spec
+
+    def format_control(self, task: TaskSpec) -> TaskSpec | None:
+        """The variant that shows what a prompt alone gives; None if the task names none, or is it."""
+        if task.format_control in (None, task.variant):
+            return None
+        return self.load(f"{task.name}:{task.format_control}")
 
     def _manifest(self, name: str) -> dict[str, Any]:
         folder = self.folder(name)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from posttrain.core.runs import RunRecord
 
 
 def print_json(value: Any) -> None:
@@ -66,6 +69,16 @@ def gain(value: float | None, interval: tuple[float | None, float | None] | None
     low, high = interval or (None, None)
     ends = f" [{low:+.1f}, {high:+.1f}]" if low is not None and high is not None else ""
     return f"{value:+.1f}{ends}"
+
+
+def trained_and_prompted(record: RunRecord) -> str:
+    """The gain of training beside what a prompt alone gives the untouched base, or that nobody knows it."""
+    trained = "not scored" if record.result is None else f"{record.result.improvement.value:+.1f}"
+    control = record.format_control
+    if control is None:
+        return f"training {trained}, a prompt alone: not measured"
+    prompted = gain(control.improvement.value, control.improvement.ci95)
+    return f"training {trained}, a prompt alone {prompted} ({control.task})"
 
 
 def printable(text: str) -> str:

@@ -8,9 +8,10 @@ import typer
 from pydantic import ValidationError
 
 from posttrain.cli.context import open_lab
+from posttrain.cli.listing import read_record
 from posttrain.cli.output import gain, points, print_json, print_table, printable, warn
 from posttrain.core.errors import PosttrainError
-from posttrain.core.runs import RunRequest
+from posttrain.core.runs import FormatControl, RunRequest
 from posttrain.infra.durations import format_duration
 from posttrain.reports.comparison import Group, best_controls, control_for, groups, lift, setting
 from posttrain.reports.results import ResultRow, read_results
@@ -37,7 +38,7 @@ def results(
         warn(fault)
     budgets = _budgets(here)
     controls = _controls(here)
-    words = _words(here, found.rows)
+    words, prompted = _words(here, found.rows), _prompted(here, found.rows)
     rows = tuple(_unscored(row) if _rejected(words, row) else row for row in found.rows)
     wanted = {"task": task, "agent": agent, "base_model": model}
     chosen = [
@@ -54,7 +55,15 @@ def results(
         ]
         _print_groups(shown, as_json=as_json)
     else:
-        _print_runs(chosen, rows, controls=controls, budgets=budgets, words=words, as_json=as_json)
+        _print_runs(
+            chosen,
+            rows,
+            controls=controls,
+            budgets=budgets,
+            words=words,
+            prompted=prompted,
+            as_json=as_json,
+        )
 
 
 def _words(here: Lab, rows: tuple[ResultRow, ...]) -> dict[str, Word]:
@@ -65,6 +74,20 @@ def _words(here: Lab, rows: tuple[ResultRow, ...]) -> dict[str, Word]:
         word = None if paths is None else read_word(paths)
         if word is not None:
             found[row.run_id] = word
+    return found
+
+
+def _prompted(here: Lab, rows: tuple[ResultRow, ...]) -> dict[str, FormatControl]:
+    """What a prompt alone gave the untouched base, by run id, where it was measured."""
+    found: dict[str, FormatControl] = {}
+    for row in rows:
+        paths = here.paths.find_run(row.run_id)
+        try:
+            record = None if paths is None else read_record(paths)
+        except (OSError, ValidationError):
+            continue
+        if record is not None and record.format_control is not None:
+            found[row.run_id] = record.format_control
     return found
 
 
@@ -108,6 +131,7 @@ def _print_runs(
     controls: set[str],
     budgets: dict[str, float],
     words: dict[str, Word],
+    prompted: dict[str, FormatControl],
     as_json: bool,
 ) -> None:
     best = best_controls(every, controls=controls, budgets=budgets)
@@ -120,6 +144,7 @@ def _print_runs(
             [
                 row.model_dump()
                 | {"timeout_s": budget, "control": control, "lift": lifted, "verdict": words.get(row.run_id)}
+                | {"format_control": prompted.get(row.run_id)}
                 for row, budget, control, lifted in lines
             ]
         )
@@ -135,6 +160,7 @@ def _print_runs(
         "baseline",
         "score",
         "improvement",
+        "prompt alone",
         "lift",
         "n",
         "subs",
@@ -153,6 +179,7 @@ def _print_runs(
                 points(row.baseline),
                 points(row.best_score) or "not scored",
                 gain(row.improvement, (row.ci_low, row.ci_high)),
+                _prompt_alone(prompted.get(row.run_id)),
                 f"{gain(lifted)} over {control.agent}" if control and lifted is not None else "",
                 str(row.n or ""),
                 str(row.submissions if row.submissions is not None else ""),
@@ -164,6 +191,10 @@ def _print_runs(
         ],
         right=("baseline", "score", "n", "subs"),
     )
+
+
+def _prompt_alone(control: FormatControl | None) -> str:
+    return "not measured" if control is None else gain(control.improvement.value)
 
 
 def _marks(row: ResultRow, word: Word | None) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from posttrain.cli.context import open_lab
-from posttrain.cli.output import gain, print_json
+from posttrain.cli.output import gain, print_json, trained_and_prompted
 from posttrain.cli.terminal import Console
 from posttrain.core.errors import UsageError
 from posttrain.core.paths import RunPaths
@@ -164,6 +164,7 @@ def _summarise(record: RunRecord, paths: RunPaths) -> None:
         p_value = result.improvement.p_value
         told = "" if p_value is None else f", p = {p_value:.2g}"
         print(f"improvement    {gain(result.improvement.value, result.improvement.ci95)} points{told}")
+        print(f"format         {trained_and_prompted(record)}")
         _print_beside(result.baseline, result.score)
         if result.overfit is not None:
             print(f"over-fit       {gain(result.overfit.value, result.overfit.ci95)} points")

@@ -11,7 +11,7 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from posttrain.cli.context import find_run, open_lab
-from posttrain.cli.output import gain, points, print_json, print_table, printable
+from posttrain.cli.output import gain, points, print_json, print_table, printable, trained_and_prompted
 from posttrain.core.errors import LedgerError, PosttrainError
 from posttrain.core.grading import Grade
 from posttrain.core.paths import RunPaths
@@ -149,6 +149,7 @@ def _outcome(record: RunRecord, request: RunRequest) -> Iterator[tuple[str, str]
     if record.reason:
         yield "reason", record.reason
     yield from _result(record.result)
+    yield "format", trained_and_prompted(record)
     yield "time", _times(record, request)
     if any(record.verdicts.values()):
         yield "verdicts", ", ".join(f"{name} {count}" for name, count in record.verdicts.items() if count)

@@ -128,6 +128,18 @@ class Result(Frozen):
 
 class RunRecord(Frozen):
     """What happened; written last. An interrupted run, or one that the lab failed, is not closed by it."""
+class FormatControl(Frozen):
+    """What a better prompt alone gives the untouched base; measured before the agent's clock starts."""
+
+    task: str
+    """The variant whose prompt it is, such as `gsm8k:4shot`."""
+    split: Split
+    """The split that is reported."""
+    score: Score
+    improvement: Improvement
+    """Over the baseline on the same items."""
+
+
 
     run_id: str
     plan_digest: str
@@ -146,6 +158,8 @@ class RunRecord(Frozen):
     test_baseline: Score | None = None
     marks: tuple[str, ...] = ()
     """`isolation: none`, `limited`, `open`, `infrastructure faults > 2 %` and the like."""
+    format_control: FormatControl | None = None
+    """None: not measured, because the task names no other prompt to compare with."""
     reason: str | None = None
     """What ended the run early, in a sentence."""
     resumed: int = 0

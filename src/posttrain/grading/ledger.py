@@ -27,6 +27,7 @@ from posttrain.infra.files import sync_folder
 RowKind = Literal[
     "opened",
     "baseline",
+    "control",
     "started",
     "accepted",
     "copied",

@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from posttrain.benchmarks.prompts import build_prompts
-from posttrain.core.engine import Progress
+from posttrain.core.engine import Progress, PromptSettings
 from posttrain.core.errors import InfrastructureError
 from posttrain.core.grading import Assessment, Grade, Split
 from posttrain.core.paths import RunPaths
 from posttrain.core.scores import Evaluation
+from posttrain.core.specs import GenerationSettings, TaskSpec
 from posttrain.grading.workers import Assessor, Exam, read_items
 from posttrain.runs.isolation import worker_views
 from posttrain.runs.session import Session
 
 
+class Variant(NamedTuple):
+    """A task with another prompt than the plan's."""
+
+    task: TaskSpec
+    prompt: PromptSettings
+    generation: GenerationSettings
+
+
 def assessor(
-    session: Session, split: Split, *, baseline: Assessment | None = None, progress: Progress | None = None
+    session: Session,
+    split: Split,
+    *,
+    variant: Variant | None = None,
+    baseline: Assessment | None = None,
+    progress: Progress | None = None,
 ) -> Assessor:
     """What grades checkpoints on one split of this run."""
     prepared, plan = session.prepared, session.plan
+    variant = variant or Variant(prepared.task, plan.prompt, plan.generation)
     items = prepared.items(split)
     exam = Exam(
         split=split,
-        task=prepared.task,
+        task=variant.task,
         items=items,
-        prompts=tuple(build_prompts(items, plan.prompt)),
-        prompt=plan.prompt,
-        generation=plan.generation,
+        prompts=tuple(build_prompts(items, variant.prompt)),
+        prompt=variant.prompt,
+        generation=variant.generation,
         base=prepared.model.folder,
         numeric=plan.numeric,
     )
@@ -50,10 +66,11 @@ def assess(
     label: str,
     progress: Progress,
     baseline: Assessment | None = None,
+    variant: Variant | None = None,
 ) -> Assessment:
     """Grade a folder, or the base, by workers of its own on the first device of the plan."""
     gpu = session.plan.gpus[0] if session.plan.gpus else None
-    worker = assessor(session, split, baseline=baseline, progress=progress)
+    worker = assessor(session, split, variant=variant, baseline=baseline, progress=progress)
     return worker.assess(
         folder, label=label, gpu=gpu, on_fault=lambda error: session.log.event(f"{label}: {error}; once more")
     )

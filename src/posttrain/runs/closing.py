@@ -67,6 +67,7 @@ def record_of(
         result=result,
         val_baseline=history.baseline("val"),
         test_baseline=history.baseline("test"),
+        format_control=None if history.control is None else history.control.control,
         marks=outcome.marks(
             plan, fault_s=faults, flags=result.flags if result else (), versions=history.versions
         ),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from posttrain.core.frozen import Frozen
 from posttrain.core.grading import Grade, LedgerRow, Split
-from posttrain.core.runs import Result, Status
+from posttrain.core.runs import FormatControl, Result, Status
 from posttrain.core.scores import Score
 from posttrain.reports.metrics import Times
 
@@ -41,6 +41,17 @@ class Closed(Frozen):
     """Data of a `closed` row."""
 
     status: Status
+class MeasuredControl(Frozen):
+    """Data of a `control` row."""
+
+    key: str
+    """Name of the file in baselines/."""
+    cached: bool
+    digest: str
+    """Of the whole evaluation, items included."""
+    control: FormatControl
+
+
     reason: str | None
     used_s: float
     """Seconds of the budget that were used."""
@@ -235,3 +246,9 @@ def _unix(text: str) -> float:
 
 def _iso(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
+    @property
+    def control(self) -> MeasuredControl | None:
+        """What a prompt alone gives; None where it was not measured."""
+        data = self._last("control")
+        return None if data is None else MeasuredControl.model_validate(data)
+

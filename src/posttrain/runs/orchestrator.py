@@ -25,6 +25,7 @@ from posttrain.reports.figures import TrajectoryDrawer
 from posttrain.runs import steps
 from posttrain.runs.clock import Clock
 from posttrain.runs.closing import Ending, close, finish, plan_digest
+from posttrain.runs.control import measure_control
 from posttrain.runs.folder import Footprint, locked, new_run
 from posttrain.runs.harness import Harness
 from posttrain.runs.history import History
@@ -163,6 +164,7 @@ def perform(session: Session) -> None:
     with steps.grading(session, baselines) as desk:
         if session.history.agent_end is None:
             steps.run_agent(session, desk)
+    measure_control(session, baselines)
         with session.signals.interruptible():
             desk.grader.drain()
         desk.exports.settle(desk.grader.grades)

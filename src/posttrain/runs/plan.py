@@ -52,6 +52,8 @@ class Chosen:
     isolation: Isolation
     network: Network
 
+    control: TaskSpec | None
+    """The variant under which the untouched base shows what a prompt alone gives."""
 
 @dataclass(frozen=True)
 class Prepared:
@@ -88,8 +90,9 @@ def choose(request: RunRequest, lab: Lab, spawner: Spawner) -> Chosen:
     engine = choose_engine(request.engine, gpus=_visible_gpus(lab), needs=task.needs)
     isolation = resolve_isolation(request, spawner)
     network = resolve_network(request, agent, isolation)
-    return Chosen(request, agent, task, engine, isolation, network)
+    return Chosen(request, agent, task, control, engine, isolation, network)
 
+    control = lab.tasks.format_control(task)
 
 def _visible_gpus(lab: Lab) -> tuple[str, ...]:
     return tuple(gpu.id for gpu in list_gpus(visible=lab.host_env.get("CUDA_VISIBLE_DEVICES")))

@@ -134,10 +134,13 @@ class _Run:
         for row in self.history.rows:
             if row.kind == "baseline":
                 measured = Measured.model_validate(row.data)
-                path = self.lab.baselines / f"{measured.key}.json"
-                assessment = Assessment.model_validate(json.loads(path.read_bytes())["assessment"])
-                found[measured.split] = assessment.evaluation
+                found[measured.split] = self.assessed(measured.key).evaluation
         return found
+
+    def assessed(self, key: str) -> Assessment:
+        """What was measured of the base, from the lab's cache."""
+        path = self.lab.baselines / f"{key}.json"
+        return Assessment.model_validate(json.loads(path.read_bytes())["assessment"])
 
     def items(self, label: int | str) -> tuple[ItemResult, ...]:
         return tuple(record.result for record in read_items(self.paths.grading_of(label)))
@@ -177,6 +180,22 @@ def _baseline(run: _Run, _plan: RunPlan) -> tuple[str, Iterator[str]]:
                 )
 
     return "scores of the base from its items", faults()
+
+
+def _control(run: _Run, _plan: RunPlan) -> tuple[str, Iterator[str]]:
+    measured = run.history.control
+    if measured is None:
+        return "what a prompt alone gives was not measured", iter(())
+
+    def faults() -> Iterator[str]:
+        evaluation, told = run.assessed(measured.key).evaluation, measured.control
+        if measured.digest != digest_value(evaluation):
+            yield f"baselines/{measured.key}.json is not what the ledger says"
+        yield from _score_faults("a prompt alone", told.score, evaluation.items, evaluation.score)
+        made = _paired(run.baselines[told.split], told.score, evaluation.items)
+        yield from _gain_faults("a prompt alone", told.improvement, made)
+
+    return f"the base under {measured.control.task} from its items", faults()
 
 
 def _grades(run: _Run, plan: RunPlan) -> tuple[str, Iterator[str]]:
@@ -382,6 +401,7 @@ def _log_goes_on(run: _Run, kept: str) -> bool:
 
 _CHECKS: dict[str, _Look] = {
     "baseline": _baseline,
+    "control": _control,
     "grades": _grades,
     "result": _result,
     "exports": _exports,
