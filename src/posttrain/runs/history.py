@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
+from posttrain.core.errors import LedgerError
 from posttrain.core.frozen import Frozen
 from posttrain.core.grading import Grade, LedgerRow, Split
 from posttrain.core.runs import FormatControl, Result, Status
 from posttrain.core.scores import Score
+from posttrain.grading.book import Accepted, Copied
 from posttrain.reports.metrics import Times
 
 SELF_CHECK = "self-check"
@@ -37,10 +41,6 @@ class Measured(Frozen):
     """Of the whole evaluation, items included."""
 
 
-class Closed(Frozen):
-    """Data of a `closed` row."""
-
-    status: Status
 class MeasuredControl(Frozen):
     """Data of a `control` row."""
 
@@ -52,6 +52,10 @@ class MeasuredControl(Frozen):
     control: FormatControl
 
 
+class Closed(Frozen):
+    """Data of a `closed` row."""
+
+    status: Status
     reason: str | None
     used_s: float
     """Seconds of the budget that were used."""
@@ -80,11 +84,40 @@ class Stretch(NamedTuple):
     """Seconds of the budget that were gone by then."""
 
 
+_DATA: dict[str, type[Frozen]] = {
+    "baseline": Measured,
+    "control": MeasuredControl,
+    "accepted": Accepted,
+    "copied": Copied,
+    "graded": Grade,
+    "stopped": AgentEnd,
+    "tested": Result,
+    "closed": Closed,
+    "verdict": Word,
+}
+"""What the rows of a kind hold."""
+
+
 @dataclass(frozen=True)
 class History:
     """The rows of a ledger, read as the story of a run."""
 
     rows: Sequence[LedgerRow]
+
+    def check(self) -> None:
+        """LedgerError that names the first row whose data is not what its kind holds."""
+        for row in self.rows:
+            kind = _DATA.get(row.kind)
+            if kind is None:
+                continue
+            try:
+                kind.model_validate(row.data)
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(map(str, first["loc"]))
+                raise LedgerError(
+                    f"ledger.jsonl: row {row.seq}, {row.kind}: {where}: {first['msg']}"
+                ) from error
 
     def _last(self, kind: str) -> dict[str, Any] | None:
         return next((row.data for row in reversed(self.rows) if row.kind == kind), None)
@@ -228,6 +261,12 @@ class History:
         measured = self.measured(split)
         return None if measured is None else measured.score
 
+    @property
+    def control(self) -> MeasuredControl | None:
+        """What a prompt alone gives; None where it was not measured."""
+        data = self._last("control")
+        return None if data is None else MeasuredControl.model_validate(data)
+
     def measured(self, split: Split) -> Measured | None:
         """The base on a split, as it was first measured in this run."""
         rows = [Measured.model_validate(row.data) for row in self.rows if row.kind == "baseline"]
@@ -246,9 +285,3 @@ def _unix(text: str) -> float:
 
 def _iso(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds")
-    @property
-    def control(self) -> MeasuredControl | None:
-        """What a prompt alone gives; None where it was not measured."""
-        data = self._last("control")
-        return None if data is None else MeasuredControl.model_validate(data)
-

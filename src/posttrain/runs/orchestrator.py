@@ -86,15 +86,18 @@ def resume(run_id: str, *, lab: Lab, terminal: Terminal, allow_version_change: b
 def work(chosen: Chosen, harness: Harness, *, allow_version_change: bool = False) -> RunRecord:
     """Steps 2 to 10, in a run's folder that is ours alone meanwhile."""
     paths = harness.paths
-    with RunLog(paths.run_log) as log, told(log), boundary(InfrastructureError, "preparing the run"):
+    with RunLog(paths.run_log) as log, told(log), boundary(InfrastructureError, "the run"):
         prepared = prepare(chosen, harness)
         announce(harness)
         plan = planned(paths, fresh=prepared.plan, allow_version_change=allow_version_change)
         if not paths.plan.exists():
             write_json(paths.plan, plan)
         with Ledger(paths.ledger, torn=paths.torn) as ledger:
-            witnessed = History(ledger.rows()).least_used_s
-            clock = Clock.resumed(paths.clock, timeout_s=plan.request.timeout_s, otherwise_s=witnessed)
+            history = History(ledger.rows())
+            history.check()
+            clock = Clock.resumed(
+                paths.clock, timeout_s=plan.request.timeout_s, otherwise_s=history.least_used_s
+            )
             url_secret = secrets.token_urlsafe(32)
             session = Session(harness, replace(prepared, plan=plan), log, ledger, clock, url_secret)
             log.set_redaction(Redactor(session.secrets))
@@ -161,10 +164,10 @@ def perform(session: Session) -> None:
     steps.build_workspace(session)
     steps.check_task(session)
     baselines = steps.measure_baselines(session)
+    measure_control(session, baselines)
     with steps.grading(session, baselines) as desk:
         if session.history.agent_end is None:
             steps.run_agent(session, desk)
-    measure_control(session, baselines)
         with session.signals.interruptible():
             desk.grader.drain()
         desk.exports.settle(desk.grader.grades)
