@@ -47,7 +47,7 @@ def answer_loss(model: Any, batch: Sequence[Example], *, pad: int, share: bool) 
     )
 
 
-def sharing_agrees(model: Any, batch: Sequence[Example], *, pad: int, tolerance: float = 0.05) -> bool:
+def sharing_agrees(model: Any, batch: Sequence[Example], *, pad: int, tolerance: float = 0.01) -> bool:
     """Whether this model gives the same loss both ways; some caches drop what a gradient needs."""
     if shared_prefix(batch) < SHORTEST_PREFIX:
         return True

@@ -120,9 +120,9 @@ class Sft:
         return settings.learning_rate * factor
 
     def _sharing(self, batch: Batch) -> bool:
+        # in fp32: the two ways differ by rounding alone, which in bf16 can be as large as a real fault
         if self._share is None:
-            with self._autocast():
-                self._share = sharing_agrees(self._model, batch[:2], pad=self._pad)
+            self._share = sharing_agrees(self._model, batch[:2], pad=self._pad)
         return self._share
 
     def _accumulate(self, parts: Sequence[Batch]) -> float:
