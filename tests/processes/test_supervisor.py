@@ -8,9 +8,16 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 from posttrain.infra import supervisor
 
 from .conftest import Commands, Mark
+
+
+def test_signals_to_a_whole_namespace_are_for_its_first_process_alone() -> None:
+    with pytest.raises(SystemExit, match="first process"):
+        supervisor.NamespaceTree()
 
 
 def test_a_harness_that_dies_without_reading_its_reports_leaves_nothing(

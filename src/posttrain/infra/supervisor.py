@@ -91,6 +91,10 @@ class Tree(Protocol):
 class NamespaceTree:
     """Everything in the pid namespace whose pid 1 is this process."""
 
+    def __init__(self) -> None:
+        if os.getpid() != 1:  # in the host's namespace its signals would reach every process of the host
+            raise SystemExit("not the first process of a pid namespace")
+
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
