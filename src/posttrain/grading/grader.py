@@ -89,12 +89,15 @@ class Grader:
         terms: Terms,
         budget: Budget,
         exports: Exports,
+        redact: Callable[[str], str] = str,
     ) -> None:
+        """`redact` takes out of a request's texts what no record may show."""
         self._paths = paths
         self._assessor = assessor
         self.terms = terms
         self.budget = budget
         self.exports = exports
+        self._redact = redact
         self._metric = terms.baseline.score.metric
         self._book = Book(ledger.rows())
         self._copies = Copies(paths)
@@ -230,12 +233,20 @@ class Grader:
             self.refuse_if_closed()
             self._refuse_if_too_many()
             accepted = Accepted(
-                submission_id=self._book.next_number, timestamp=utc_now(), relative=relative, request=request
+                submission_id=self._book.next_number,
+                timestamp=utc_now(),
+                relative=relative,
+                request=self._recorded(request),
             )
             self._recorder.row_now("accepted", accepted)
             submission = Submission(accepted)
             self._book.add(submission)
         return submission
+
+    def _recorded(self, request: SubmitRequest) -> SubmitRequest:
+        """The request as the ledger keeps it."""
+        note = None if request.note is None else self._redact(request.note)
+        return request.model_copy(update={"note": note, "model_path": self._redact(request.model_path)})
 
     def _refuse_if_too_many(self) -> None:
         if self._book.waiting() >= self.terms.max_waiting:

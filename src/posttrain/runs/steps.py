@@ -97,7 +97,7 @@ def check_task(session: Session) -> None:
     checked = _self_check(session)
     if session.history.self_checked is None:
         session.ledger.append("event", {"event": SELF_CHECK, **checked.model_dump(mode="json")})
-    session.log.event(f"self-check: gold {checked.gold:.1f}, empty {checked.empty:.1f} on {checked.n} items")
+    session.log.event(f"self-check: {checked.told}")
     for warning in checked.warnings:
         session.tell(f"self-check: {warning}")
 
@@ -190,7 +190,7 @@ class Desk:
 def grading(session: Session, baselines: Baselines) -> Iterator[Desk]:
     """Grader and server of this run; nothing is accepted before the clock starts."""
     plan, paths, request = session.plan, session.paths, session.plan.request
-    secret = session.url_secret
+    secret, redact = session.url_secret, Redactor(session.secrets)
     served = session.served
     exports = Exports(paths.workspace, timeout_s=request.timeout_s)
     grader = Grader(
@@ -206,6 +206,7 @@ def grading(session: Session, baselines: Baselines) -> Iterator[Desk]:
         ),
         budget=session.clock,
         exports=exports,
+        redact=redact,
     )
     service = Service(
         grader=grader,
@@ -216,7 +217,7 @@ def grading(session: Session, baselines: Baselines) -> Iterator[Desk]:
     )
     uid = agent_uid(plan.run_id, plan.isolation)
     with ExitStack() as stack:
-        stack.enter_context(server_log(paths.server_log, Redactor(session.secrets)))
+        stack.enter_context(server_log(paths.server_log, redact))
         app = build_app(service, secret=secret)
         peers = peer_uids(uid, plan.isolation)
         stack.enter_context(GradingServer(app, [session.door.listener], peer_uids=peers))
