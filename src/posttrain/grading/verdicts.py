@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from posttrain.checkpoints.intake import printable
+from posttrain.checkpoints.provenance import flags_of
 from posttrain.checkpoints.snapshot import SnapshotLimits
 from posttrain.core.errors import InfrastructureError, PosttrainError, SubmissionFault, Unloadable
 from posttrain.core.grading import Assessment, Grade, LoadReport, Split, Verdict
@@ -45,7 +46,7 @@ def graded(submission: Submission, assessment: Assessment, *, terms: Terms) -> G
         score=score,
         improvement=gain,
         load=_with_ignored(assessment.load, submission),
-        flags=(COPY_OF_BASE,) if copy else (),
+        flags=(COPY_OF_BASE,) if copy else flags_of(assessment.load.provenance if assessment.load else None),
         warnings=(*_request_warnings(submission, terms), *score.warnings, *few),
     )
 

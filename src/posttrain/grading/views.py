@@ -30,11 +30,16 @@ class WorkerViews:
         require_readable(base, self.uid)
         return self._allow([base] if submission is None else [base, submission])
 
+    def weights(self, folders: Sequence[Path]) -> View:
+        """Checkpoints that are compared, read-only."""
+        return self._allow(folders)
+
     def scorer(self, job: ScoringJob) -> View:
-        """The task's folder, read-only; what else a scorer needs comes through its pipe."""
+        """The task's folder, read-only, and a checkpoint that it loads; all else comes through its pipe."""
         if job.evaluator in _SHUT_IN and self.isolation != "none":
             return View.host(network="none")
-        return self._allow([Path(job.folder)])
+        model = [] if job.model is None else [Path(job.model)]
+        return self._allow([Path(job.folder), *model])
 
     def _allow(self, readable: Sequence[Path]) -> View:
         if self.isolation == "none":

@@ -33,7 +33,7 @@ def assessor(
     baseline: Assessment | None = None,
     progress: Progress | None = None,
 ) -> Assessor:
-    """What grades checkpoints on one split of this run."""
+    """What grades checkpoints on one split of this run, under the plan's prompt or another one."""
     prepared, plan = session.prepared, session.plan
     variant = variant or Variant(prepared.task, plan.prompt, plan.generation)
     items = prepared.items(split)
@@ -54,6 +54,7 @@ def assessor(
         kill_mode=session.spawner.kill_mode,
         views=worker_views(plan.run_id, plan.isolation, session.lab),
         baseline=None if baseline is None else baseline.evaluation,
+        siblings=session.prepared.siblings,
         progress=progress,
     )
 
@@ -65,8 +66,8 @@ def assess(
     *,
     label: str,
     progress: Progress,
-    baseline: Assessment | None = None,
     variant: Variant | None = None,
+    baseline: Assessment | None = None,
 ) -> Assessment:
     """Grade a folder, or the base, by workers of its own on the first device of the plan."""
     gpu = session.plan.gpus[0] if session.plan.gpus else None
