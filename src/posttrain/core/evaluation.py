@@ -1,12 +1,17 @@
-"""The contract between the harness and the scorer process: gold and texts in, an Evaluation out."""
+"""The contract between the harness and the scorer process: gold and texts in, an Evaluation out.
+
+An evaluator of a task's own may ask the checkpoint itself: then the scorer writes EngineWanted lines
+before its last one and reads an EngineGiven line for each.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
+from posttrain.core.engine import Turn
 from posttrain.core.frozen import Frozen
 from posttrain.core.scores import Evaluation, Item, Metric, Output
 
@@ -24,6 +29,28 @@ class ScoringJob(Frozen):
     outputs: tuple[Output, ...]
     """`samples` outputs an item, all of the first item before those of the second."""
     samples: int = 1
+    rehearsal: Literal["gold", "empty"] | None = None
+    """For an evaluator that asks the checkpoint itself: it gets gold or empty answers instead of a model's."""
+    model: str | None = None
+    """Folder of the complete checkpoint, for an evaluator that loads it itself."""
+
+
+class EngineWanted(Frozen):
+    """The scorer asks the checkpoint that is being graded about items."""
+
+    event: Literal["wanted"] = "wanted"
+    ids: tuple[str, ...]
+    turns: tuple[tuple[Turn, ...], ...] | None = None
+    """Other words than the pinned prompt's, one conversation an item."""
+    generation: dict[str, Any] = Field(default_factory=dict)
+    """Fields laid over the task's generation settings."""
+
+
+class EngineGiven(Frozen):
+    """The answers, in the order asked, `samples` of an item side by side; or why there are none."""
+
+    outputs: tuple[Output, ...] = ()
+    error: str = ""
 
 
 class ScoringFailed(Frozen):

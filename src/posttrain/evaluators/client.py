@@ -12,22 +12,41 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from posttrain.core.errors import GradingTimeout, InfrastructureError, PluginError, WorkerDied
-from posttrain.core.evaluation import ScoringFailed, ScoringJob
+from posttrain.core.evaluation import EngineGiven, EngineWanted, ScoringFailed, ScoringJob
+from posttrain.core.frozen import Frozen
 from posttrain.core.scores import Evaluation
+from posttrain.evaluators.stock import Asked
 from posttrain.infra.processes import Child, Command, Limits, Spawner
 from posttrain.infra.sandbox import View
 
-_ANSWER: TypeAdapter[Evaluation | ScoringFailed] = TypeAdapter(Evaluation | ScoringFailed)
+_ANSWER: TypeAdapter[Evaluation | ScoringFailed | EngineWanted] = TypeAdapter(
+    Evaluation | ScoringFailed | EngineWanted
+)
 _MEMORY_BYTES = 8 << 30
+_ENVIRONMENT = {
+    "PATH": os.defpath,
+    "LC_ALL": "C.UTF-8",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
 _TAIL = 600
 
 
 def score(
-    job: ScoringJob, *, spawner: Spawner, log: Path, timeout_s: float, view: View | None = None
+    job: ScoringJob,
+    *,
+    spawner: Spawner,
+    log: Path,
+    timeout_s: float,
+    view: View | None = None,
+    asked: Asked | None = None,
+    gpu: str | None = None,
 ) -> Evaluation:
     """Score texts in a process of its own; what it says on standard error is appended to `log`.
 
-    `view` is what that process sees: everything, unless one is given.
+    `view` is what that process sees: everything, unless one is given. `asked` answers an evaluator of the
+    task's own that asks the checkpoint; `gpu` is for one that loads it.
 
     PluginError when the evaluator raised, GradingTimeout when it outran `timeout_s` and was stopped,
     WorkerDied when it ended without an answer.
@@ -35,23 +54,20 @@ def score(
     command = Command(
         argv=[sys.executable, "-P", "-m", "posttrain.evaluators.scorer"],
         cwd=Path("/"),
-        env={"PATH": os.defpath, "LC_ALL": "C.UTF-8", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"},
+        env={**_ENVIRONMENT, "CUDA_VISIBLE_DEVICES": gpu or ""},
         stdin="pipe",
         stdout="pipe",
         stderr=log,
-        limits=Limits(address_space_bytes=_MEMORY_BYTES),
+        # a whole model takes what it takes
+        limits=Limits(address_space_bytes=None if job.model else _MEMORY_BYTES),
         view=view or View.host(),
     )
     with spawner.spawn(command, name="scorer") as child, _limited(child, timeout_s) as expired:
-        line = _ask(child, job)
+        answer = _converse(child, job, asked)
         if expired.is_set():
             raise GradingTimeout(f"scoring took longer than {timeout_s:.0f} s and was stopped")
-    if not line:
+    if answer is None:
         raise WorkerDied(f"the scorer ended without an answer: {_tail(log) or 'it said nothing'}")
-    try:
-        answer = _ANSWER.validate_json(line)
-    except ValidationError as error:
-        raise WorkerDied(f"the scorer answered nonsense: {line[:200]!r}") from error
     if isinstance(answer, ScoringFailed):
         raise PluginError(answer.error)
     if [item.id for item in answer.items] != [item.id for item in job.items]:
@@ -59,15 +75,30 @@ def score(
     return answer
 
 
-def _ask(child: Child, job: ScoringJob) -> bytes:
-    assert child.stdin is not None
+def _converse(child: Child, job: ScoringJob, asked: Asked | None) -> Evaluation | ScoringFailed | None:
+    """The scorer's last word; what it asks for before that is answered. None if it died."""
     assert child.stdout is not None
+    message: Frozen = job
+    while _send(child, message) and (line := child.stdout.readline()):
+        try:
+            answer = _ANSWER.validate_json(line)
+        except ValidationError as error:
+            raise WorkerDied(f"the scorer answered nonsense: {line[:200]!r}") from error
+        if not isinstance(answer, EngineWanted):
+            return answer
+        message = asked(answer) if asked else EngineGiven(error="there is no checkpoint to ask")
+    return None
+
+
+def _send(child: Child, message: Frozen) -> bool:
+    """Whether the scorer could be told."""
+    assert child.stdin is not None
     try:
-        child.stdin.write(job.model_dump_json().encode("utf-8") + b"\n")
+        child.stdin.write(message.model_dump_json().encode("utf-8") + b"\n")
         child.stdin.flush()
     except BrokenPipeError:
-        return b""
-    return child.stdout.readline()
+        return False
+    return True
 
 
 @contextmanager

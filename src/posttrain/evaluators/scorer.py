@@ -1,5 +1,6 @@
 """The scorer process: one ScoringJob line in, one Evaluation or ScoringFailed line out.
 
+In between an evaluator of the task's own may ask the checkpoint (EngineWanted) and is answered (EngineGiven).
 It has gold and texts, and neither network nor weights. What foreign code prints goes to standard
 error, so that the answer stays the only line on standard output.
 """
@@ -11,27 +12,28 @@ import sys
 from typing import BinaryIO
 
 from posttrain.core.errors import PluginError, PosttrainError, boundary
-from posttrain.core.evaluation import ScoringFailed, ScoringJob
+from posttrain.core.evaluation import EngineGiven, EngineWanted, ScoringFailed, ScoringJob
+from posttrain.core.frozen import Frozen
 from posttrain.core.scores import Evaluation
-from posttrain.evaluators.stock import make_evaluator
+from posttrain.evaluators.stock import OWN, Asked, make_evaluator
 
 
-def score(job: ScoringJob) -> Evaluation:
+def score(job: ScoringJob, asked: Asked | None = None) -> Evaluation:
     """The evaluation of one job. Raises PluginError if the evaluator or a gold answer is at fault."""
-    wanted = len(job.items) * job.samples
+    wanted = 0 if job.evaluator == OWN else len(job.items) * job.samples
     if not job.items or len(job.outputs) != wanted:
         raise PluginError(f"{len(job.outputs)} outputs for {len(job.items)} items of {job.samples} samples")
-    evaluator = make_evaluator(job)
+    evaluator = make_evaluator(job, asked)
     with boundary(PluginError, f"evaluator {job.evaluator}"):
         return evaluator.evaluate(job.items, job.outputs)
 
 
-def serve(line: bytes) -> Evaluation | ScoringFailed:
+def serve(line: bytes, asked: Asked | None = None) -> Evaluation | ScoringFailed:
     """The answer to one line."""
     try:
         with boundary(PluginError, "reading the scoring job"):
             job = ScoringJob.model_validate_json(line)
-        return score(job)
+        return score(job, asked)
     except PosttrainError as error:
         return ScoringFailed(error=str(error))
 
@@ -45,11 +47,20 @@ def claim_stdout() -> BinaryIO:
 
 
 def main() -> int:
-    answer = claim_stdout()
-    result = serve(sys.stdin.buffer.readline())
-    answer.write(result.model_dump_json().encode("utf-8") + b"\n")
-    answer.close()
+    with claim_stdout() as pipe:
+
+        def asked(wanted: EngineWanted) -> EngineGiven:
+            _send(pipe, wanted)
+            reply = sys.stdin.buffer.readline()
+            return EngineGiven.model_validate_json(reply) if reply else EngineGiven(error="no harness")
+
+        _send(pipe, serve(sys.stdin.buffer.readline(), asked))
     return 0
+
+
+def _send(pipe: BinaryIO, message: Frozen) -> None:
+    pipe.write(message.model_dump_json().encode("utf-8") + b"\n")
+    pipe.flush()
 
 
 if __name__ == "__main__":

@@ -10,10 +10,12 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from posttrain.core.errors import PluginError, UsageError, boundary
-from posttrain.core.evaluation import Evaluator, ScoringJob
+from posttrain.core.evaluation import EngineGiven, EngineWanted, Evaluator, ScoringJob
 from posttrain.core.scores import Evaluation, Item, Output
 from posttrain.evaluators.aggregate import Judgement, evaluation
 from posttrain.infra.digests import digest_tree, digest_value
+
+Asked = Callable[[EngineWanted], EngineGiven]
 
 _JUDGES = {
     "choice": "posttrain.evaluators.choice:ChoiceJudge",
@@ -29,6 +31,9 @@ _WHOLE = {
     "per_sample": "posttrain.evaluators.per_sample:PerSampleEvaluator",
 }
 """Evaluators that look at all texts of a job together: class taking the job."""
+
+OWN = "own"
+"""The task folder's eval.py asks the checkpoint itself."""
 
 
 class Judge(Protocol):
@@ -69,7 +74,7 @@ class JudgedEvaluator:
 
 def names() -> tuple[str, ...]:
     """The stock evaluators."""
-    return tuple(sorted((*_JUDGES, *_WHOLE)))
+    return tuple(sorted((*_JUDGES, *_WHOLE, OWN)))
 
 
 def make_judge(name: str, settings: Mapping[str, Any]) -> Judge:
@@ -83,13 +88,28 @@ def make_judge(name: str, settings: Mapping[str, Any]) -> Judge:
         raise PluginError(f"evaluator_settings.{field}: {fault['msg']}") from error
 
 
-def make_evaluator(job: ScoringJob) -> Evaluator:
-    """The evaluator that a job names."""
+def make_evaluator(job: ScoringJob, asked: Asked | None = None) -> Evaluator:
+    """The evaluator that a job names; `asked` is how one of the task's own reaches the checkpoint."""
     with boundary(PluginError, f"evaluator {job.evaluator}"):
+        if job.evaluator == OWN:
+            return _own(job, asked or _nobody)
         if job.evaluator in _WHOLE:
             evaluator: Evaluator = _load(_WHOLE, job.evaluator)(job)
             return evaluator
         return JudgedEvaluator(make_judge(job.evaluator, job.settings), job)
+
+
+def _own(job: ScoringJob, asked: Asked) -> Evaluator:
+    from posttrain.evaluators.own import OwnEvaluator, form_of
+    from posttrain.evaluators.run_eval import RunEvalEvaluator
+
+    if form_of(Path(job.folder)) == "run_eval":
+        return RunEvalEvaluator(job)
+    return OwnEvaluator(job, asked)
+
+
+def _nobody(wanted: EngineWanted) -> EngineGiven:  # noqa: ARG001
+    return EngineGiven(error="there is no checkpoint to ask")
 
 
 def evaluator_digest(evaluator: str, folder: Path) -> str:

@@ -9,8 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from posttrain.checkpoints.assembly import complete_checkpoint
+from posttrain.checkpoints.comparing import compare_folders
+from posttrain.checkpoints.provenance import refuse_siblings
 from posttrain.core.engine import NumericPlan, Progress, Prompt, PromptSettings
-from posttrain.core.errors import DeviceBusy, GradingTimeout, InfrastructureError, boundary
+from posttrain.core.errors import DeviceBusy, GradingTimeout, InfrastructureError, Unloadable, boundary
 from posttrain.core.frozen import Frozen
 from posttrain.core.grading import Assessment, LoadReport, Split
 from posttrain.core.paths import RunPaths
@@ -18,13 +21,19 @@ from posttrain.core.scores import Evaluation, Item, ItemResult, Output
 from posttrain.core.specs import GenerationSettings, TaskSpec
 from posttrain.engines.client import EngineWorker
 from posttrain.evaluators.client import score
+from posttrain.evaluators.own import form_of
 from posttrain.evaluators.selfcheck import scoring_job
+from posttrain.evaluators.stock import OWN
+from posttrain.grading.asking import Asking
 from posttrain.grading.views import WorkerViews
 from posttrain.infra.files import read_jsonl, write_jsonl
 from posttrain.infra.processes import KillMode, Spawner
 
 OnFault = Callable[[str], None]
 ITEMS_FILE = "items.jsonl"
+SAVE_AS_BASE = (
+    "Save it with save_pretrained from a model of the base's own class, with the base's tensor names."
+)
 _OPEN = WorkerViews()
 
 
@@ -136,6 +145,8 @@ class Assessor:
                 exam.prompts, prompt=exam.prompt, generation=exam.generation, progress=self._progress
             )
         expected = len(exam.prompts) * exam.generation.samples
+            if exam.task.evaluator == OWN:
+                return self._own(worker, folder, load, logs, spawner=spawner, gpu=gpu)
         if len(generated.outputs) != expected:
             raise InfrastructureError(f"the engine gave {len(generated.outputs)} of {expected} answers")
         return _Answers(
@@ -145,7 +156,70 @@ class Assessor:
             generation_s=generated.generation_s,
         )
 
-    def _judged(self, outputs: tuple[Output, ...], logs: Path, *, spawner: Spawner) -> Evaluation:
+    def _provenance(self, folder: Path | None, logs: Path, *, spawner: Spawner) -> Provenance | None:
+        """Where a checkpoint lies between its base and the siblings; Rejected for one that is a sibling."""
+        if folder is None or not self._siblings:
+            return None
+        base = self._exam.base
+        found = compare_folders(
+            folder,
+            base,
+            spawner=spawner,
+            log=logs / "compare.log",
+            siblings=self._siblings,
+            view=self._views.weights([base, folder, *self._siblings.values()]),
+            timeout_s=self._timeout_s,
+        )
+        refuse_siblings(found.provenance)
+        return found.provenance
+
+    def _own(
+        self,
+        worker: EngineWorker,
+        folder: Path | None,
+        load: LoadReport,
+        logs: Path,
+        *,
+        spawner: Spawner,
+        gpu: str | None,
+    ) -> _Answers:
+        """By the task's own evaluator, which asks the loaded checkpoint, or loads it again itself."""
+        exam = self._exam
+        if form_of(exam.task.folder) == "evaluate":
+            asking = Asking(
+                worker,
+                prompts=exam.prompts,
+                prompt=exam.prompt,
+                generation=exam.generation,
+                progress=self._progress,
+            )
+            evaluation = self._judged((), logs, spawner=spawner, asked=asking)
+            return _Answers(
+                load=load,
+                evaluation=evaluation,
+                warnings=asking.warnings,
+                generation_s=asking.generation_s,
+            )
+        worker.close()  # two models at a time may be one too many for the device
+        if folder is None:
+            return _Answers(
+                load, evaluation=self._judged((), logs, spawner=spawner, model=exam.base, gpu=gpu)
+            )
+        if load.repairs:
+            raise Unloadable(f"this task loads checkpoints as they are: {load.repairs[0]}", hint=SAVE_AS_BASE)
+        with complete_checkpoint(exam.base, folder, logs / "model") as model:
+            return _Answers(load, evaluation=self._judged((), logs, spawner=spawner, model=model, gpu=gpu))
+
+    def _judged(
+        self,
+        outputs: tuple[Output, ...],
+        logs: Path,
+        *,
+        spawner: Spawner,
+        asked: Asking | None = None,
+        model: Path | None = None,
+        gpu: str | None = None,
+    ) -> Evaluation:
         exam = self._exam
         job = scoring_job(exam.task, exam.items, outputs)
         job = job.model_copy(update={"samples": exam.generation.samples})
@@ -197,7 +271,7 @@ class Assessor:
 
 @dataclass(frozen=True)
 class _Answers:
-    """What the engine gave; a copy of the base was not asked and has the base's evaluation instead."""
+    """What the engine gave; instead of texts the evaluation of a copy of the base, or of a task's own."""
 
     load: LoadReport
     outputs: tuple[Output, ...] = ()
