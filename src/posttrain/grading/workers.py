@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from posttrain.checkpoints.provenance import refuse_siblings
 from posttrain.core.engine import NumericPlan, Progress, Prompt, PromptSettings
 from posttrain.core.errors import DeviceBusy, GradingTimeout, InfrastructureError, Unloadable, boundary
 from posttrain.core.frozen import Frozen
-from posttrain.core.grading import Assessment, LoadReport, Split
+from posttrain.core.grading import Assessment, LoadReport, Provenance, Split
 from posttrain.core.paths import RunPaths
 from posttrain.core.scores import Evaluation, Item, ItemResult, Output
 from posttrain.core.specs import GenerationSettings, TaskSpec
@@ -72,10 +72,12 @@ class Assessor:
         kill_mode: KillMode,
         views: WorkerViews = _OPEN,
         baseline: Evaluation | None = None,
+        siblings: Mapping[str, Path] | None = None,
         progress: Progress | None = None,
     ) -> None:
         """`timeout_s` is the wall limit of one attempt, loading and scoring included.
 
+        `siblings` are folders of other fine-tunes of the base, by name, that submissions are held against.
         `views` is what the processes see. `baseline` is what a copy of the base gets without being asked.
         """
         self._exam = exam
@@ -84,6 +86,7 @@ class Assessor:
         self._kill_mode = kill_mode
         self._views = views
         self._baseline = baseline
+        self._siblings = dict(siblings or {})
         self._progress = progress
         self._lock = threading.Lock()
         self._cancelled = False
@@ -135,18 +138,19 @@ class Assessor:
 
     def _answers(self, folder: Path | None, logs: Path, *, spawner: Spawner, gpu: str | None) -> _Answers:
         exam = self._exam
+        provenance = self._provenance(folder, logs, spawner=spawner)
         view = self._views.engine(exam.base, folder)
         with EngineWorker(spawner, log=logs / "engine.log", gpu=gpu, view=view) as worker:
             worker.open(exam.base, exam.numeric)
-            load = worker.load(folder)
+            load = worker.load(folder).model_copy(update={"provenance": provenance})
             if load.copy_of_base and folder is not None and self._baseline is not None:
                 return _Answers(load=load, evaluation=self._baseline)
+            if exam.task.evaluator == OWN:
+                return self._own(worker, folder, load, logs, spawner=spawner, gpu=gpu)
             generated = worker.generate(
                 exam.prompts, prompt=exam.prompt, generation=exam.generation, progress=self._progress
             )
         expected = len(exam.prompts) * exam.generation.samples
-            if exam.task.evaluator == OWN:
-                return self._own(worker, folder, load, logs, spawner=spawner, gpu=gpu)
         if len(generated.outputs) != expected:
             raise InfrastructureError(f"the engine gave {len(generated.outputs)} of {expected} answers")
         return _Answers(
@@ -221,14 +225,17 @@ class Assessor:
         gpu: str | None = None,
     ) -> Evaluation:
         exam = self._exam
-        job = scoring_job(exam.task, exam.items, outputs)
-        job = job.model_copy(update={"samples": exam.generation.samples})
+        job = scoring_job(exam.task, exam.items, outputs).model_copy(
+            update={"samples": exam.generation.samples, "model": None if model is None else str(model)}
+        )
         return score(
             job,
             spawner=spawner,
             log=logs / "scorer.log",
             timeout_s=self._timeout_s,
             view=self._views.scorer(job),
+            asked=asked,
+            gpu=gpu,
         )
 
     def _keep_items(self, evaluation: Evaluation, outputs: tuple[Output, ...], logs: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import platform
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from posttrain import __version__
@@ -15,6 +17,8 @@ from posttrain.agents.texts import rules_hash
 from posttrain.benchmarks.prepare import TaskData, prepare_task
 from posttrain.benchmarks.prompts import build_prompts, prompt_settings
 from posttrain.benchmarks.splits import make_items
+from posttrain.checkpoints.comparing import require_numpy
+from posttrain.checkpoints.provenance import read_siblings
 from posttrain.core.engine import PinnedPrompt, RenderedPrompt
 from posttrain.core.errors import UsageError
 from posttrain.core.runs import Isolation, ModelPlan, Network, RunPlan, RunRequest, TaskPlan
@@ -48,12 +52,12 @@ class Chosen:
     request: RunRequest
     agent: AgentSpec
     task: TaskSpec
+    control: TaskSpec | None
+    """The variant under which the untouched base shows what a prompt alone gives."""
     engine: EngineChoice
     isolation: Isolation
     network: Network
 
-    control: TaskSpec | None
-    """The variant under which the untouched base shows what a prompt alone gives."""
 
 @dataclass(frozen=True)
 class Prepared:
@@ -64,6 +68,8 @@ class Prepared:
     model: Model
     pinned: PinnedPrompt
     samples: tuple[RenderedPrompt, ...]
+    siblings: Mapping[str, Path]
+    """Folders of other fine-tunes of the base that the lab knows."""
     plan: RunPlan
 
     @property
@@ -86,13 +92,13 @@ def choose(request: RunRequest, lab: Lab, spawner: Spawner) -> Chosen:
     """Resolve names and check what can be checked without fetching. UsageError names what is wrong."""
     agent = lab.agents.load(request.agent)
     task = lab.tasks.load(request.task)
+    control = lab.tasks.format_control(task)
     check_pass_env(request.pass_env, lab.host_env)
     engine = choose_engine(request.engine, gpus=_visible_gpus(lab), needs=task.needs)
     isolation = resolve_isolation(request, spawner)
     network = resolve_network(request, agent, isolation)
     return Chosen(request, agent, task, control, engine, isolation, network)
 
-    control = lab.tasks.format_control(task)
 
 def _visible_gpus(lab: Lab) -> tuple[str, ...]:
     return tuple(gpu.id for gpu in list_gpus(visible=lab.host_env.get("CUDA_VISIBLE_DEVICES")))
@@ -141,6 +147,7 @@ def _resolve(chosen: Chosen, harness: Harness, *, model: Model, data: TaskData) 
         chosen.engine, model=model.facts(), memory_share=request.grading_memory, seed=request.seed
     )
     libraries = library_versions(numeric.engine)
+    siblings = known_siblings(lab, model)
     settings = prompt_settings(
         task, has_chat_template=model.facts().has_chat_template, frozen_date=FROZEN_DATE
     )
@@ -169,6 +176,7 @@ def _resolve(chosen: Chosen, harness: Harness, *, model: Model, data: TaskData) 
             test=tuple(item.id for item in data.test),
             visible=data.visible_rows,
         ),
+        siblings=tuple(sorted(siblings)),
         model=ModelPlan(id=model.id, folder=model.name, digest=model.digest, source=model.source),
         agent_digest=digest_tree(chosen.agent.folder),
         prompt=settings,
@@ -186,7 +194,23 @@ def _resolve(chosen: Chosen, harness: Harness, *, model: Model, data: TaskData) 
         port=harness.door.port,
         created=datetime.now(UTC).isoformat(timespec="milliseconds"),
     )
-    return Prepared(chosen=chosen, data=data, model=model, pinned=pinned, samples=opened.rendered, plan=plan)
+    return Prepared(
+        chosen=chosen,
+        data=data,
+        model=model,
+        pinned=pinned,
+        samples=opened.rendered,
+        siblings=siblings,
+        plan=plan,
+    )
+
+
+def known_siblings(lab: Lab, model: Model) -> dict[str, Path]:
+    """The siblings that the lab registers for a base; UsageError if weights cannot be compared here."""
+    siblings = read_siblings(lab.paths, (model.id, model.name))
+    if siblings:
+        require_numpy("comparing submissions with models/siblings.yaml")
+    return siblings
 
 
 def _first_visible(data: TaskData) -> list[dict[str, Any]]:
