@@ -52,7 +52,12 @@ COMMANDS: dict[str, Entry] = {
         "Wait; exit 0 still running, 1 command ended or session gone, 2 cannot tell: look again.",
         _LOOK,
     ),
+    "new": Entry("plugins:new", "Begin a task or an agent: a folder that works as it is.", _WORK),
+    "check": Entry("plugins:check", "Prove a task or an agent.", _CHECK),
     "verdict": Entry("verdict:verdict", "Accept or reject a closed run; kept in its ledger.", _CHECK),
+    "doctor": Entry("doctor:doctor", "Diagnose a checkpoint; --fix writes a repaired copy.", _CHECK),
+    "provenance": Entry("provenance:provenance", "Where weights lie between base and siblings.", _CHECK),
+    "audit": Entry("audit:audit", "Look for contamination and forbidden places in a run.", _CHECK),
     "verify": Entry("verify:verify", "Recompute the chain of a run and every exported number.", _CHECK),
 }
 

@@ -69,7 +69,10 @@ def record_of(
         test_baseline=history.baseline("test"),
         format_control=None if history.control is None else history.control.control,
         marks=outcome.marks(
-            plan, fault_s=faults, flags=result.flags if result else (), versions=history.versions
+            plan,
+            fault_s=faults,
+            flags=(*(result.flags if result else ()), *_contamination(history)),
+            versions=history.versions,
         ),
         reason=closed.reason,
         resumed=history.resumed,
@@ -77,6 +80,11 @@ def record_of(
         ledger_rows=rows,
         self_check=closed.self_check,
     )
+
+
+def _contamination(history: History) -> tuple[str, ...]:
+    """Contamination of validation changes the choice of a submission, that of test the result's worth."""
+    return tuple(flag for flag in history.audit_flags if flag == "test_contaminated")
 
 
 def close(session: Session, ending: Ending, *, drawer: TrajectoryDrawer) -> RunRecord:

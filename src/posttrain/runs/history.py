@@ -18,6 +18,7 @@ from posttrain.grading.book import Accepted, Copied
 from posttrain.reports.metrics import Times
 
 SELF_CHECK = "self-check"
+AUDIT = "audit"
 
 
 class AgentEnd(Frozen):
@@ -115,9 +116,7 @@ class History:
             except ValidationError as error:
                 first = error.errors()[0]
                 where = ".".join(map(str, first["loc"]))
-                raise LedgerError(
-                    f"ledger.jsonl: row {row.seq}, {row.kind}: {where}: {first['msg']}"
-                ) from error
+                raise LedgerError(f"row {row.seq}, {row.kind}: {where}: {first['msg']}") from error
 
     def _last(self, kind: str) -> dict[str, Any] | None:
         return next((row.data for row in reversed(self.rows) if row.kind == kind), None)
@@ -245,6 +244,21 @@ class History:
         """What the self-check of the task found."""
         found = [row.data for row in self.rows if row.kind == "event" and row.data.get("event") == SELF_CHECK]
         return {key: value for key, value in found[-1].items() if key != "event"} if found else None
+
+    @property
+    def audited(self) -> bool:
+        """Whether what the agent left was held against the hidden items."""
+        return self._audit is not None
+
+    @property
+    def audit_flags(self) -> tuple[str, ...]:
+        """What the audit found: `val_contaminated`, `test_contaminated`."""
+        return tuple((self._audit or {}).get("flags", ()))
+
+    @property
+    def _audit(self) -> dict[str, Any] | None:
+        found = [row.data for row in self.rows if row.kind == "event" and row.data.get("event") == AUDIT]
+        return found[-1] if found else None
 
     @property
     def selected(self) -> int | None:

@@ -21,7 +21,8 @@ FINAL = "final-test"
 def judge(session: Session, grader: Grader, baselines: Mapping[Split, Assessment]) -> Result | None:
     """The result of a run whose agent is gone and whose queue is empty; None if nothing was graded."""
     metric, mode = session.prepared.task.metric, session.plan.request.protocol
-    chosen = select(grader.grades, metric=metric, mode=mode)
+    contaminated = "val_contaminated" in session.history.audit_flags
+    chosen = select(grader.grades, metric=metric, mode=mode, val_contaminated=contaminated)
     if chosen is None:
         session.tell("nothing was graded")
         return None

@@ -23,6 +23,7 @@ from posttrain.infra.models import check_unchanged
 from posttrain.infra.processes import Spawner
 from posttrain.reports.figures import TrajectoryDrawer
 from posttrain.runs import steps
+from posttrain.runs.auditing import audit_session
 from posttrain.runs.clock import Clock
 from posttrain.runs.closing import Ending, close, finish, plan_digest
 from posttrain.runs.control import measure_control
@@ -172,5 +173,6 @@ def perform(session: Session) -> None:
             desk.grader.drain()
         desk.exports.settle(desk.grader.grades)
         check_unchanged(session.prepared.model)
+        audit_session(session)
         if session.history.result is None:
             judge(session, desk.grader, baselines)
