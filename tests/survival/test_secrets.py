@@ -40,7 +40,7 @@ def test_no_file_of_a_run_shows_a_passed_key_or_the_servers_url(site: Site) -> N
         assert secret not in ended.stdout + ended.stderr
     assert "made with …" in str(story.rows("graded"))
     assert site.row(story).driver_model == "some-driver-model"
-    assert "agent.log: 3 times a secret was taken out" in story.run_log
+    assert re.search(r"agent.log: \d+ times a secret was taken out", story.run_log)
     site.assert_whole(story)
 
 

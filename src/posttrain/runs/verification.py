@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -69,16 +70,29 @@ def verify_run(paths: RunPaths, lab: LabPaths, *, head: str | None = None) -> tu
     try:
         chain = ledger.verify(paths.ledger)
         run = _Run(paths, lab, History(ledger.read_rows(paths.ledger)))
+        _check_rows(run)
         kept = _kept(run, chain.head, head)
         checks = [Check(name="chain", detail=f"{chain.count} rows, head {chain.head}{kept}")]
     except LedgerError as error:
         return (Check(name="chain", detail=str(paths.ledger), faults=(f"{paths.ledger.name}: {error}",)),)
+    except (ValueError, OSError) as error:
+        return (Check(name="record", detail=str(paths.record), faults=(_short(error),)),)
     try:
         if run.plan is None:
-            return (*checks, Check(name="plan", detail="the run ended before it had one"))
+            lost = ("plan.json is missing",) if run.history.rows else ()
+            return (*checks, Check(name="plan", detail="no plan", faults=lost))
         return (*checks, *(_checked(name, look, run) for name, look in _CHECKS.items()))
-    except (ValidationError, PosttrainError, OSError) as error:
+    except (ValueError, PosttrainError, OSError) as error:
         return (*checks, Check(name="files", detail=str(paths.root), faults=(_short(error),)))
+
+
+def _check_rows(run: _Run) -> None:
+    """LedgerError for rows that do not hold what their kind does, or that only record.json knows."""
+    run.history.check()
+    if run.paths.record.exists():
+        named = run.record
+        if named is not None and run.heads[named.ledger_rows - 1 : named.ledger_rows] != (named.ledger_head,):
+            raise LedgerError(f"it does not hold the {named.ledger_rows} rows that record.json names")
 
 
 def _kept(run: _Run, found: str, head: str | None) -> str:
@@ -110,14 +124,14 @@ class _Run:
     def plan(self) -> RunPlan | None:
         if not self.paths.plan.exists():
             return None
-        return RunPlan.model_validate_json(self.paths.plan.read_bytes())
+        return _read(RunPlan, self.paths.plan)
 
     @cached_property
     def record(self) -> RunRecord | None:
         """None while the run goes on."""
         if not self.paths.record.exists():
             return None
-        return RunRecord.model_validate_json(self.paths.record.read_bytes())
+        return _read(RunRecord, self.paths.record)
 
     @cached_property
     def made(self) -> RunRecord | None:
@@ -146,6 +160,7 @@ class _Run:
         return tuple(record.result for record in read_items(self.paths.grading_of(label)))
 
 
+_Read = TypeVar("_Read", bound=Frozen)
 _Look = Callable[[_Run, RunPlan], tuple[str, Iterator[str]]]
 
 
@@ -158,6 +173,14 @@ def _checked(name: str, look: _Look, run: _Run) -> Check:
     except (OSError, ValueError, KeyError, TypeError) as error:  # ValidationError is a ValueError
         faults = (_short(error),)
     return Check(name=name, detail=detail, faults=faults)
+
+
+def _read(kind: type[_Read], path: Path) -> _Read:
+    """A file as a model; ValueError names the file."""
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise ValueError(f"{path.name} cannot be read: {_short(error)}") from error
 
 
 def _short(error: Exception) -> str:
@@ -292,11 +315,11 @@ def _exports(run: _Run, plan: RunPlan) -> tuple[str, Iterator[str]]:
             yield "scores.json does not follow from the ledger"
         for grade in history.grades:
             path = run.paths.grading_of(grade.submission_id) / "grade.json"
-            if Grade.model_validate_json(path.read_bytes()) != grade:
+            if _read(Grade, path) != grade:
                 yield f"{path.relative_to(run.paths.root)} is not what the ledger says"
         if run.record is not None and history.times is not None:
             made = run_metrics(history.timed_grades, plan=plan, record=run.record, times=history.times)
-            if RunMetrics.model_validate_json(run.paths.metrics.read_bytes()) != made:
+            if _read(RunMetrics, run.paths.metrics) != made:
                 yield "metrics.json does not follow from the ledger"
 
     return "scores.json, grade.json, metrics.json", faults()
@@ -335,7 +358,7 @@ def _clock(run: _Run, _plan: RunPlan) -> tuple[str, Iterator[str]]:
         return "the agent's time has not ended", iter(())
 
     def faults() -> Iterator[str]:
-        state = ClockState.model_validate_json(run.paths.clock.read_bytes())
+        state = _read(ClockState, run.paths.clock)
         if abs(state.used_s - closed.used_s) > _CLOCK_SLACK_S:
             yield f"clock.json: {state.used_s:.1f} s were used, ledger.jsonl says {closed.used_s:.1f} s"
 
