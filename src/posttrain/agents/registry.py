@@ -65,7 +65,7 @@ class AgentRegistry:
         for root in self._roots:
             if root.is_dir():
                 for folder in sorted(root.iterdir()):
-                    if (folder / MANIFEST).is_file():
+                    if (folder / MANIFEST).is_file() and not folder.name.startswith("_"):
                         found.setdefault(folder.name, folder)
         return found
 

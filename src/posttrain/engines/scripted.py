@@ -41,6 +41,9 @@ SCRIPT_NAME = "scripted.json"
 _BOOLEAN = re.compile(r"(?:\b(?:True|False|and|or|not)\b|[()]|\s)+")
 _SUM = re.compile(r"(-?\d+)\s*([-+*])\s*(-?\d+)(?!.*\d\s*[-+*]\s*\d)", re.DOTALL)
 
+_STAND_IN = 4096
+"""Elements of the model that stands in for a base."""
+
 
 class Script(Frozen):
     """How a scripted checkpoint behaves."""
@@ -185,6 +188,20 @@ def write_scripted(folder: Path, script: Script, *, like: Path) -> None:
         if path.is_file():
             (folder / path.name).write_bytes(path.read_bytes())
     (folder / SCRIPT_NAME).write_text(script.model_dump_json(indent=2), "utf-8")
+
+
+def write_scripted_base(folder: Path) -> Path:
+    """A stand-in for a base model, of one tensor: what the lab needs of a model when nothing is generated."""
+    folder.mkdir(parents=True)
+    size = 4 * _STAND_IN
+    header = {"model.norm.weight": {"dtype": "F32", "shape": [_STAND_IN], "data_offsets": [0, size]}}
+    text = json.dumps(header).encode("ascii")
+    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(size))
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    (folder / "tokenizer.json").write_text("{}", "utf-8")
+    (folder / SCRIPT_NAME).write_text(Script().model_dump_json(), "utf-8")
+    return folder
 
 
 def _check_same_shapes(weights: Weights, base: Weights) -> None:
