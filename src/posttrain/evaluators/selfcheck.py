@@ -10,6 +10,7 @@ from posttrain.core.evaluation import ScoringJob
 from posttrain.core.frozen import Frozen
 from posttrain.core.scores import Evaluation, Item, Output
 from posttrain.core.specs import TaskSpec
+from posttrain.evaluators.canaries import planted_cheats
 from posttrain.evaluators.own import form_of
 from posttrain.evaluators.stock import OWN, make_evaluator
 
@@ -24,6 +25,8 @@ class SelfCheck(Frozen):
     """None: the evaluator loads checkpoints itself and cannot be given answers."""
     empty: float | None
     n: int
+    cheats: tuple[str, ...] = ()
+    """Planted cheats that earned nothing."""
     warnings: tuple[str, ...] = ()
 
     @property
@@ -31,14 +34,15 @@ class SelfCheck(Frozen):
         """In words."""
         if self.gold is None or self.empty is None:
             return "not possible, eval.py loads the checkpoint itself"
-        return f"gold {self.gold:.1f}, empty {self.empty:.1f} on {self.n} items"
+        caught = f"; caught: {', '.join(self.cheats)}" if self.cheats else ""
+        return f"gold {self.gold:.1f}, empty {self.empty:.1f} on {self.n} items{caught}"
 
 
 def self_check(spec: TaskSpec, items: Sequence[Item], *, score: Scorer) -> SelfCheck:
     """Check the evaluator of `spec` on `items`; PluginError says which expectation it misses.
 
-    Stock evaluators owe 100 and 0. An evaluator of the task's own owes only that gold beats empty; a
-    gold score below 100 is a warning.
+    Stock evaluators owe 100 and 0, and nothing for planted cheats. An evaluator of the task's own owes
+    only that gold beats empty; a gold score below 100 is a warning.
     """
     job = scoring_job(spec, items, ())
     if spec.evaluator == OWN and form_of(spec.folder) == "run_eval":
@@ -50,11 +54,27 @@ def self_check(spec: TaskSpec, items: Sequence[Item], *, score: Scorer) -> SelfC
         raise PluginError(f"{spec.id}: gold answers score {of_gold:.2f}, empty ones {of_empty:.2f}")
     perfect = gold.score.metric.direction == "minimize" or (of_gold == 100.0 and of_empty == 0.0)
     if perfect:
-        return check
+        return check.model_copy(update={"cheats": _caught(spec, job, score=score)})
     if spec.evaluator in OWN_CODE:
         told = f"gold answers score {of_gold:.2f} and empty ones {of_empty:.2f}, not 100 and 0"
         return check.model_copy(update={"warnings": (told,)})
     raise PluginError(f"{spec.id}: {_first_fault(gold, empty)}")
+
+
+def _caught(spec: TaskSpec, job: ScoringJob, *, score: Scorer) -> tuple[str, ...]:
+    """The planted cheats, if none of them earned anything; PluginError names the first that did."""
+    if spec.evaluator in OWN_CODE:
+        return ()
+    evaluator = make_evaluator(job)
+    jobs = planted_cheats(job, evaluator.gold)
+    for name, cheating in jobs.items():
+        earned = next((item for item in score(cheating).items if item.value > 0.0), None)
+        if earned is not None:
+            raise PluginError(
+                f"{spec.id}: a planted cheat ({name}) scores {earned.value} on item {earned.id}: "
+                f"read as {earned.extracted!r} by rule {earned.rule}"
+            )
+    return tuple(jobs)
 
 
 OWN_CODE = frozenset({"per_sample", OWN})

@@ -105,7 +105,9 @@ def check_task(session: Session) -> None:
 def _self_check(session: Session) -> SelfCheck:
     prepared = session.prepared
     items = prepared.items(session.served)
-    key = digest_value({"task": prepared.data.digest, "split": session.served, "version": __version__})
+    key = digest_value(
+        {"task": prepared.data.digest, "split": session.served, "version": __version__, "checks": 2}
+    )
     path = session.lab.paths.selfchecks / f"{key}.json"
     try:
         return SelfCheck.model_validate_json(path.read_bytes())
