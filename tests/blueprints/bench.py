@@ -60,6 +60,7 @@ class Bench:
     root: Path
     env: dict[str, str]
     told: list[str] = field(default_factory=list)
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
     def code(self) -> Path:
@@ -149,7 +150,7 @@ class Bench:
 
     def posttrain(self, *arguments: str | Path) -> subprocess.Popen[str]:
         """The command line in a process of its own."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "posttrain", *map(str, arguments)],
             env=self.env,
             cwd=self.root,
@@ -158,6 +159,17 @@ class Bench:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.processes.append(process)
+        return process
+
+    def close(self) -> None:
+        """End what a failed test has left."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+        if shutil.which("tmux"):
+            subprocess.run(["tmux", "kill-server"], env=self.env, capture_output=True, check=False)
 
     def call(self, *arguments: str | Path, timeout: float = 60) -> tuple[int, str, str]:
         """(exit code, standard output, standard error) of the command line."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +26,5 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(root=tmp_path, env=env)
     made.code.mkdir()
     yield made
-    if shutil.which("tmux"):
-        subprocess.run(["tmux", "kill-server"], env=env, capture_output=True, check=False)
+    made.close()
     shutil.rmtree(sockets)

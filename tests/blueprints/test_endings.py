@@ -115,7 +115,7 @@ def test_work_left_to_a_daemon_is_ended_and_not_called_success(bench: Bench) -> 
     marker = f"daemon-{bench.root.name}"
     source = bench.blueprint(f"(setsid bash -c 'while :; do :; done # {marker}' &) ; echo started")
 
-    ran = bench.run(source)
+    ran = bench.run(source, policy=FAST.model_copy(update={"linger_s": 1.5}))
 
     assert ran.exit_code == 1
     report = assert_documents(bench.results(), outcome="failed", reason="daemonised")
@@ -236,6 +236,7 @@ def test_killed_executor_is_started_again_and_goes_on(bench: Bench) -> None:
     assert bench.state(source).session == session
 
 
+@pytest.mark.slow
 def test_experiment_that_ended_while_no_executor_lived_is_reported(bench: Bench) -> None:
     source = bench.blueprint("sleep 1; exit 5")
     process = bench.posttrain("blueprint", "run", source)
@@ -353,6 +354,7 @@ def test_stop_without_an_executor_writes_the_documents_itself(bench: Bench) -> N
     assert "asked to stop" in bench.results().log(1).read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_without_tmux_the_same_documents_appear(bench: Bench) -> None:
     ran = bench.run(bench.blueprint("echo trained"), tmux=False)
 

@@ -195,7 +195,14 @@ SERVER = (
 ASK = "import sys, urllib.request; print(urllib.request.urlopen(f'http://127.0.0.1:{sys.argv[1]}/').status)"
 
 
-@pytest.mark.parametrize("ready", ["port {port}", "http://127.0.0.1:{port}/", "log: listening s\\w+"])
+@pytest.mark.parametrize(
+    "ready",
+    [
+        "http://127.0.0.1:{port}/",
+        pytest.param("port {port}", marks=pytest.mark.slow),
+        pytest.param("log: listening s\\w+", marks=pytest.mark.slow),
+    ],
+)
 def test_a_service_is_started_before_and_stopped_after(ready: str, bench: Bench) -> None:
     port = free_port()
     bench.script(SERVER, name="server.py")

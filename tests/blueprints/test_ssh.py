@@ -109,6 +109,7 @@ def test_the_limit_is_kept_there(bench: Bench, remote: SshMachine) -> None:
     assert running(marker) == []
 
 
+@pytest.mark.slow
 def test_repairs_are_made_there(bench: Bench, remote: SshMachine) -> None:
     bench.script("open('out/log.txt', 'w').write('x')")
 
@@ -166,6 +167,7 @@ def test_what_is_sent_there_needs_no_new_python() -> None:
         ast.parse(source, feature_version=(3, 9))
 
 
+@pytest.mark.slow
 def test_a_remote_experiment_survives_its_executor(bench: Bench, remote: SshMachine) -> None:
     source = bench.blueprint("echo x >> starts; sleep 3")
     executor = bench.posttrain("blueprint", "run", "--ssh", "far", source)

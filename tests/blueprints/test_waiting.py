@@ -79,6 +79,7 @@ def test_a_session_that_is_not_there_is_1(server: bool, bench: Bench) -> None:
     assert bench.call("wait", "gone", "30")[0] == 1
 
 
+@pytest.mark.slow
 def test_a_session_that_is_killed_is_1(bench: Bench) -> None:
     typed(bench, "ajet_x", "sleep 71002")
     wait_until(lambda: running("sleep\00071002"))

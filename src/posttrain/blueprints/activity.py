@@ -12,7 +12,8 @@ from posttrain.blueprints.output import Output
 _BUSY_SHARE = 0.02
 """Less CPU than this share of one core is what a process uses that only waits."""
 _GPU_BUSY_PERCENT = 5
-_GPU_EVERY_S = 60.0
+_GPU_EVERY_SAMPLES = 2
+"""Asking costs more than looking at /proc."""
 
 
 class Activity:
@@ -49,7 +50,7 @@ class Activity:
 
     def _gpu_busy(self, now: float) -> bool:
         program = shutil.which("nvidia-smi")
-        if program is None or now - self._gpu_asked_at < _GPU_EVERY_S:
+        if program is None or now - self._gpu_asked_at < _GPU_EVERY_SAMPLES * self._sample_s:
             return False
         self._gpu_asked_at = now
         argv = [program, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]

@@ -7,6 +7,7 @@ newer and bash, nothing of ours.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -29,9 +30,10 @@ _LOST = 255
 """ssh's own exit code for a connection that failed."""
 _ABSENT = 44
 _TIMEOUT_S = 60.0
+_SHARED_FOR_S = 600
 _OPTIONS = (
     "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15",
-    "-o", "ServerAliveCountMax=3", "-o", "ControlMaster=auto", "-o", "ControlPersist=600",
+    "-o", "ServerAliveCountMax=3",
 )  # fmt: skip
 SENT = (
     "infra/supervisor.py", "blueprints/wrapper.py", "blueprints/command.py", "blueprints/output.py",
@@ -92,6 +94,7 @@ class SshMachine:
         folder = control or Path(f"/tmp/posttrain-ssh-{os.getuid()}")  # noqa: S108 - socket paths must be short
         folder.mkdir(mode=0o700, exist_ok=True)
         self._ssh = ["ssh", *_OPTIONS, "-o", f"ControlPath={folder}/%C", *shlex.split(arguments)]
+        self._shared = False
         self._env = dict(env)
         self._home: PurePosixPath | None = None
         self._sent: str | None = None
@@ -214,6 +217,24 @@ class SshMachine:
         self._must('mkdir -p -- "$1" && tar -x -C "$1" -f -', folder, stdin=data)
         return str(folder)
 
+    def _share_connection(self) -> None:
+        """Open the connection that all calls share; without it they work too, each with its own.
+
+        Not by ControlMaster=auto: such a master keeps the pipes of the call that made it.
+        """
+        self._shared = True
+        master = [*self._ssh, "-o", "ControlMaster=auto", "-o", f"ControlPersist={_SHARED_FOR_S}", "-N", "-f"]
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(
+                master,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+
     def _argv(self, script: str, *arguments: object) -> list[str]:
         words = ["bash", "-c", script, "posttrain", *(str(argument) for argument in arguments)]
         return [*self._ssh, shlex.join(words)]
@@ -222,6 +243,8 @@ class SshMachine:
         self, script: str, *arguments: object, stdin: bytes = b"", timeout_s: float = _TIMEOUT_S
     ) -> tuple[int, bytes]:
         """(exit code, standard output) of a script there. Unreachable where the connection failed."""
+        if not self._shared:
+            self._share_connection()
         try:
             done = subprocess.run(
                 self._argv(script, *arguments),
@@ -236,6 +259,7 @@ class SshMachine:
         except subprocess.TimeoutExpired as error:
             raise Unreachable(f"ssh {self.label}: no answer in {timeout_s:g} s") from error
         if done.returncode == _LOST:
+            self._shared = False
             why = done.stderr.decode("utf-8", "replace").strip().splitlines()
             raise Unreachable(f"ssh {self.label}: {why[-1] if why else 'connection lost'}")
         self._complaint = done.stderr.decode("utf-8", "replace").strip()

@@ -23,8 +23,9 @@ from posttrain.blueprints.output import Output
 from posttrain.infra.supervisor import stat_fields
 
 _POLL_S = 1.0
-_WORKING_SHARE = 0.25
-"""A process left behind that uses more was working, not waiting."""
+_LAST_GRACE_S = 3.0
+_WORKING_SHARE = 0.1
+"""What was left behind and uses more of a core than this was working, not waiting."""
 
 
 class Wrapper:
@@ -115,14 +116,10 @@ class Wrapper:
 
     def _wait_for_leftovers(self) -> None:
         """Give what the command left running a moment to end; note its name and whether it was working."""
-        left = self._command.leftovers()
-        if not left:
-            return
         began, cpu_s, size = _clock(), cpu_seconds(self._command.members()), self._output.bytes
-        until = min(self._kill_at, began + float(self._job["linger_s"]))
-        while _clock() < until and (left := self._command.leftovers()):
-            self._tick()
-        if not left:
+        self._wait_until_empty(began + float(self._job["linger_s"]))
+        left = self._command.leftovers()
+        if not left or self._cause:  # ended by us: what has not obeyed SIGTERM by now is killed
             return
         used_s = cpu_seconds(self._command.members()) - cpu_s
         busy = used_s > _WORKING_SHARE * (_clock() - began) or self._output.bytes > size
@@ -130,8 +127,10 @@ class Wrapper:
         self._status.update(leftovers=names, leftovers_busy=busy)
         self._output.say(f"the command has ended but left {len(names)} process(es) running: ending them")
         self._command.terminate()
-        give_up = _clock() + min(3.0, self._grace_s)
-        while _clock() < give_up and self._command.leftovers():
+        self._wait_until_empty(_clock() + min(_LAST_GRACE_S, self._grace_s))
+
+    def _wait_until_empty(self, until: float) -> None:
+        while _clock() < min(until, self._kill_at) and self._command.leftovers():
             self._tick()
 
     def _conclude(self, *, clean: bool) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -80,6 +78,7 @@ def run(
     as_json: Json = False,
 ) -> int:
     """Run to the end: exit 0 succeeded or time limit, 1 failed or stopped, 2 invalid; the highest of all."""
+    sources = list(dict.fromkeys(file.resolve() for file in files))
     stuck_s = parse_duration(stuck_after, field="--stuck-after")
     policy = Policy(
         max_repairs=max_repairs,
@@ -87,18 +86,20 @@ def run(
         longest_look_s=min(960.0, max(stuck_s, 30.0)),
         sample_s=min(30.0, max(1.0, stuck_s / 3)),
     )
-    with _wake() as wake:
+    with _Signals() as signals:
         setting = _setting(
-            _machine(ssh), policy=policy, wake=wake, tmux=not no_tmux, pass_env=tuple(pass_env or ())
+            _machine(ssh), policy=policy, wake=signals.wake, tmux=not no_tmux, pass_env=tuple(pass_env or ())
         )
         setting = replace(setting, keep_session=keep_session, again=again)
         ran = run_batch(
-            list(dict.fromkeys(file.resolve() for file in files)),
+            sources,
             home=_blueprints(),
             setting=setting,
             gpus=_gpus(gpus),
             done=lambda one: None if as_json else _tell(one),
         )
+    if len(ran) < len(sources):
+        signals.check("what runs goes on; the same command watches it, `posttrain blueprint stop` ends it")
     if as_json:
         print_json([_as_data(one) for one in ran])
     return max((one.exit_code for one in ran), default=0)
@@ -132,9 +133,12 @@ def stop(files: Files) -> int:
     for file in files:
         state = ask_to_stop(file.resolve(), home=home, machine_of=_machine)
         if not state.closed:  # nobody is at work on it, so its documents are ours to write
-            with _wake() as wake:
+            with _Signals() as signals:
                 setting = _setting(
-                    _machine(state.machine), policy=Policy(), wake=wake, tmux=state.session is not None
+                    _machine(state.machine),
+                    policy=Policy(),
+                    wake=signals.wake,
+                    tmux=state.session is not None,
                 )
                 run_one(file.resolve(), home=home, setting=setting)
         shown = standing(file.resolve(), home=home, machine_of=_machine)
@@ -148,16 +152,19 @@ def wait(
 ) -> int:
     """Wait; exit 0 still running, 1 command ended or session gone, 2 cannot tell: look again."""
     limit = _seconds(seconds)
-    with _wake() as wake:
+    with _Signals() as signals:
         try:
             tmux = Tmux(env=without_secrets(os.environ))
         except UsageError:
             tmux = None
         try:
-            waited = wait_for(session, limit, home=_blueprints(), tmux=tmux, machine_of=_machine, wake=wake)
+            waited = wait_for(
+                session, limit, home=_blueprints(), tmux=tmux, machine_of=_machine, wake=signals.wake
+            )
         except PosttrainError as error:
             raise UsageError(f"cannot tell: {error}") from error  # 1 would say that the command has ended
-        return int(waited)
+    signals.check("stopped waiting")
+    return int(waited)
 
 
 def _seconds(text: str) -> float:
@@ -210,33 +217,34 @@ def _gpus(text: str | None) -> tuple[str, ...]:
     return names if text is not None else ()
 
 
-@contextmanager
-def _wake() -> Iterator[Wake]:
-    """Signals let the executor leave; the experiment goes on in its session."""
-    wake = Wake()
-    received: list[int] = []
+class _Signals:
+    """Signals let the executor leave; what runs in a session goes on."""
 
-    def leave(number: int, _frame: Any) -> None:
-        received.append(number)
-        wake.set()
+    def __init__(self) -> None:
+        self.wake = Wake()
+        self.received: int | None = None
 
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, leave) for number in numbers}
-    try:
-        yield wake
-    finally:
-        for number, handler in before.items():
+    def __enter__(self) -> _Signals:
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        self._before = {number: signal.signal(number, self._leave) for number in numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
-        wake.close()
-    if received:
-        print(
-            "posttrain: the experiment goes on; run the same command to watch it, "
-            "`posttrain blueprint stop` to end it",
-            file=sys.stderr,
-        )
-        raise Stopped(received[0])
+        self.wake.close()
+
+    def _leave(self, number: int, _frame: Any) -> None:
+        self.received = self.received or number
+        self.wake.set()
+
+    def check(self, told: str) -> None:
+        """Raise Stopped, with a line for people, if a signal has come."""
+        if self.received is not None:
+            print(f"posttrain: {told}", file=sys.stderr)
+            raise Stopped(self.received)
 
 
 def _tell(one: Ran) -> None:
