@@ -409,7 +409,7 @@ def test_two_thousand_requests_and_twenty_large_bodies_delay_nobody_else(arena: 
 
 def test_what_an_agent_writes_is_no_command_to_a_reader(arena: Arena) -> None:
     attack = arena("text:injected")
-    assert_honest(attack)
+    assert_honest(attack, submissions=3)
     paths = attack.paths
     shown = attack.bench.posttrain("show", paths.run_id).stdout + attack.shown
     logs = [path.read_text("utf-8") for path in (paths.run_log, paths.public_log, paths.server_log)]

@@ -9,7 +9,7 @@ import typer
 from pydantic import ValidationError
 
 from posttrain.cli.context import open_lab
-from posttrain.cli.output import gain, points, print_json, print_table, printable
+from posttrain.cli.output import gain, one_line, points, print_json, print_table
 from posttrain.core.errors import PosttrainError
 from posttrain.core.paths import RunPaths
 from posttrain.core.runs import RunRecord, RunRequest, Status
@@ -45,7 +45,7 @@ def _cell(value: object) -> str:
         return points(value)
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
-    return printable(" ".join(str(value).split()))
+    return one_line(str(value))
 
 
 def _tasks(here: Lab) -> _Listed:

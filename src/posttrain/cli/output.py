@@ -87,6 +87,11 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() or char in kept else "�" for char in text)
 
 
+def one_line(text: str) -> str:
+    """The same where a line break could pass for a line of ours."""
+    return printable(" ".join(text.split()))
+
+
 def warn(text: str) -> None:
     """One line on standard error."""
     print(f"posttrain: {text}", file=sys.stderr)

@@ -11,7 +11,15 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from posttrain.cli.context import find_run, open_lab
-from posttrain.cli.output import gain, points, print_json, print_table, printable, trained_and_prompted
+from posttrain.cli.output import (
+    gain,
+    one_line,
+    points,
+    print_json,
+    print_table,
+    printable,
+    trained_and_prompted,
+)
 from posttrain.core.errors import LedgerError, PosttrainError
 from posttrain.core.grading import Grade
 from posttrain.core.paths import RunPaths
@@ -224,8 +232,8 @@ def _submission(grade: Grade, start: str, workspace: Path) -> Sequence[str]:
         points(score.value if score else None),
         f"[{points(score.ci95[0])}, {points(score.ci95[1])}]" if score else "",
         gain(improved.value, improved.ci95) if improved else "",
-        printable(grade.model_path.removeprefix(f"{workspace}/")),
-        printable(" ".join("; ".join(_remarks(grade)).split())),
+        one_line(grade.model_path.removeprefix(f"{workspace}/")),
+        one_line("; ".join(_remarks(grade))),
     )
 
 

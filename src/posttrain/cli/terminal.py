@@ -23,7 +23,7 @@ class Console:
 
     def say(self, line: str) -> None:
         """One line of progress."""
-        print(printable(line), file=self._stream, flush=True)
+        print(printable(line.replace("\n", " ")), file=self._stream, flush=True)
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Progress]:
