@@ -127,6 +127,7 @@ def test_a_disk_that_fills_up_ends_the_run_with_a_reason(small: Site, phase: str
     assert_goes_on(small, story)
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_an_agent_neither_its_grade_nor_gives_it_time(small: Site) -> None:
     """While it is full the clock goes on, a copy is answered 507 and not counted; then work goes on."""
     small.agent(
