@@ -2,11 +2,21 @@
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from posttrain.core.errors import Stopped
 from posttrain.runs.signals import StopSignals
+
+
+@pytest.fixture(autouse=True)
+def _handlers_as_they_were() -> Iterator[None]:
+    """A stopped process ignores signals to its end; this one goes on with other tests."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_a_signal_waits_for_an_interruptible_place() -> None:
@@ -49,3 +59,10 @@ def test_handlers_are_given_back() -> None:
     with StopSignals():
         assert signal.getsignal(signal.SIGTERM) != before
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_after_a_stop_no_signal_disturbs_the_way_out() -> None:
+    with StopSignals() as signals, pytest.raises(Stopped), signals.interruptible():
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)

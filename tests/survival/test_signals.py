@@ -106,7 +106,7 @@ def test_a_signal_before_the_plan_leaves_request_and_reason(site: Site, slow_tas
 @pytest.mark.slow
 @needs_tmux
 def test_a_tmux_server_of_the_agent_ends_with_it(site: Site) -> None:
-    site.agent([*version(1, 0.6), {"do": "tmux"}, *WAITING])
+    site.agent([*version(1, 0.6), {"do": "tmux", "socket": "/tmp/agent.sock"}, *WAITING])
     harness = site.begin()
     story = harness.story()
     harness.until(lambda: (story.paths.workspace.code / "pids").exists())

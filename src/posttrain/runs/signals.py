@@ -20,6 +20,7 @@ class StopSignals:
     A signal that arrives inside `interruptible()` raises there at once; anywhere else it waits for the
     next `interruptible()` or `check()`, so that no ledger row and no file is cut in half. SIGHUP that was
     ignored at start (nohup) stays ignored. Must be entered in the main thread.
+    After a stop further signals are ignored for good: the process is on its way out, its exit code decided.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class StopSignals:
 
     def __exit__(self, *_: object) -> None:
         for number, previous in self._previous.items():
-            signal.signal(number, previous)
+            signal.signal(number, previous if self.received is None else signal.SIG_IGN)
 
     def check(self) -> None:
         """Raise Stopped if a signal has come and was not raised yet."""
