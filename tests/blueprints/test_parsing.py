@@ -202,3 +202,28 @@ def test_yaml_hints_warn_with_the_key(key: str, value: str, lab_folder: Path) ->
     name = "val_print_to_markdown_file_path" if key == "path" else key
     assert [name in str(problem) for problem in warned.problems] == [True]
     assert warned.problems[0].line == 6
+
+
+OTHER_STYLES = {
+    "title-before-id": "实验目的 [exp_purpose]：A b\n**代码库** `exp_codebase_dir`: `/a b`\n",
+    "id-as-hint": "## 实验目的 (exp_purpose)\nA b\n## Codebase (`exp_codebase_dir`)\n/a b\n",
+    "yaml-block": '# B\n```yaml\nexp_purpose: |\n  A b\nexp_codebase_dir: "/a b"\nexp_max_time: 8h\n```\n',
+    "definition-list": "exp_purpose\n: A b\n\nexp_codebase_dir\n: /a b\n",
+    "markdown-in-an-answer": "Here it is:\n```markdown\n[exp_purpose] A b\n[exp_launch_command]\n```bash\nx\n```\n"
+    "[exp_codebase_dir] /a b\n```\nGood luck!\n",
+    "short-titles": "- 目标：A b\n- 项目路径：/a b\n",
+}
+
+
+@pytest.mark.parametrize("style", OTHER_STYLES)
+def test_other_styles_are_understood_too(style: str) -> None:
+    parsed = parse(OTHER_STYLES[style])
+
+    assert parsed.problems == ()
+    assert parsed.parts[Label.PURPOSE].value == "A b"
+    assert parsed.parts[Label.CODEBASE].value == "/a b"
+
+
+@pytest.mark.parametrize(("text", "hours"), [("8 (hours)", 8), ("two hours", 2), ("30 (minutes)", 0.5)])
+def test_limits_in_words(text: str, hours: float) -> None:
+    assert parse_limit(text) == (hours * 3600, True)

@@ -1,6 +1,6 @@
 """Experiment blueprints: a plan in Markdown, run to its end without anyone watching, then reported.
 
-parse    parse.py (labels.py, values.py, limits.py)    Markdown as labelled parts
+parse    parse.py (labels, fences, values, limits)     Markdown as labelled parts
 check    check.py (yaml_hints.py)                      what is missing or wrong, with the line
 execute  execute.py (begin.py, start.py, mend.py)      the whole experiment; state.py is its memory on disk
 launch   launch.py, services.py                        sessions and services

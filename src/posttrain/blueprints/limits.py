@@ -12,7 +12,7 @@ _UNITS: dict[float, str] = {
     1.0: r"seconds?|secs?|sec|s|秒钟|秒",
 }
 _UNIT = "|".join(f"(?P<u{int(size)}>{words})" for size, words in _UNITS.items())
-_ONE = re.compile(rf"(?P<number>\d+(?:\.\d+)?|\.\d+)\s*(?:-\s*)?(?:{_UNIT})(?![a-z])", re.IGNORECASE)
+_ONE = re.compile(rf"(?P<number>\d+(?:\.\d+)?|\.\d+)\s*[-(]?\s*(?:{_UNIT})(?![a-z])", re.IGNORECASE)
 _NUMERALS = {
     "一": 1,
     "二": 2,
@@ -26,6 +26,7 @@ _NUMERALS = {
     "九": 9,
     "十": 10,
 }
+_WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _LONGEST_S = 366 * 86400.0
 
 
@@ -59,7 +60,9 @@ def _plain(text: str) -> str:
     )
     text = text.replace("半小时", "0.5小时").replace("半个小时", "0.5小时")
     text = re.sub(r"\bhalf an hour\b", "0.5 h", text, flags=re.IGNORECASE)
-    text = re.sub(r"\b(?:an|one) hour\b", "1 h", text, flags=re.IGNORECASE)
+    text = re.sub(r"\ban hour\b", "1 h", text, flags=re.IGNORECASE)
+    for value, word in enumerate(_WORDS, start=1):
+        text = re.sub(rf"\b{word}(?=[\s-](?:hour|minute|day))", str(value), text, flags=re.IGNORECASE)
     return re.sub(
         r"([一二两三四五六七八九]?十?[一二两三四五六七八九]?)(?=个?(?:小时|分钟|天))",
         lambda match: _numeral(match.group(1)),

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from posttrain.blueprints.blueprint import Label, Problem
+from posttrain.blueprints.fences import FENCE, without_outer_fence
 from posttrain.blueprints.labels import Found, find_label, is_heading
 from posttrain.blueprints.values import command_value, line_value, text_value
 
 Line = tuple[int, str]
-_FENCE = re.compile(r"\s*(?:[-*+>]\s+)*(`{3,}|~{3,})")
 _RULE = re.compile(r"\s*(?:-{3,}|={3,}|\*{3,}|_{3,})\s*")
 _TABLE_RULE = re.compile(r"\s*\|?\s*:?-{2,}[-:|\s]*")
 _FREE_TEXT = {Label.PURPOSE, Label.NOTES}
@@ -73,12 +73,7 @@ def _prepared(text: str) -> list[Line]:
     text = text.lstrip("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     text = re.sub(r"<!--.*?-->", lambda match: "\n" * match.group().count("\n"), text, flags=re.DOTALL)
     lines = text.split("\n")
-    filled = [number for number, line in enumerate(lines) if line.strip()]
-    if len(filled) > 1 and re.fullmatch(r"(`{3,}|~{3,})\s*(markdown|md)?\s*", lines[filled[0]]):
-        outer = lines[filled[0]].strip().rstrip("markdown ").strip()
-        if lines[filled[-1]].strip() == outer:
-            lines[filled[0]] = lines[filled[-1]] = ""
-    return list(enumerate(lines, start=1))
+    return list(enumerate(without_outer_fence(lines), start=1))
 
 
 def _split(lines: Sequence[Line]) -> tuple[list[_Open], list[Problem]]:
@@ -103,7 +98,7 @@ def _marks(lines: Sequence[Line], problems: list[Problem]) -> Iterator[tuple[int
     """Labelled lines outside code fences."""
     fence, opened_at = "", 0
     for number, line in lines:
-        mark = _FENCE.match(line)
+        mark = FENCE.match(line)
         if fence:
             found = find_label(line)
             if mark and mark[1].startswith(fence) and not line.strip().strip("`~"):
@@ -114,7 +109,7 @@ def _marks(lines: Sequence[Line], problems: list[Problem]) -> Iterator[tuple[int
                 yield number, found
         elif found := find_label(line):
             yield number, found
-            mark = _FENCE.match(found.rest)
+            mark = FENCE.match(found.rest)
             fence, opened_at = (mark[1], number) if mark else ("", 0)
         elif mark and not re.search(r"\S`{3,}", line):
             fence, opened_at = mark[1], number
@@ -154,7 +149,7 @@ def _until_heading(lines: Sequence[Line]) -> tuple[list[Line], list[Line]]:
     """A heading that is no label ends a part; what follows it is for the notes."""
     inside_fence = False
     for index, (_, line) in enumerate(lines):
-        if _FENCE.match(line):
+        if FENCE.match(line):
             inside_fence = not inside_fence
         elif not inside_fence and is_heading(line):
             return list(lines[:index]), list(lines[index:])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 Line = tuple[int, str]
 _FENCE = re.compile(r"\s*(?:[-*+>]\s+)*(`{3,}|~{3,})")
 _SPAN = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)")
-_LEAD = re.compile(r"\s*(?:>\s*|[-*+•]\s+)*")
+_LEAD = re.compile(r"\s*(?:>\s*|[-*+•]\s+|[:：]\s+)*")
 _CJK = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uff00-\uffef]")
 _QUOTES = {'"': '"', "'": "'", "“": "”", "‘": "’", "<": ">", "「": "」", "《": "》"}
 
@@ -25,7 +25,7 @@ def text_value(lines: Sequence[Line]) -> tuple[str, int]:
     paragraphs: list[str] = []
     ended = True
     for _, raw in lines:
-        text = re.sub(r"^\s*(?:>\s?)+", "", raw).strip()
+        text = re.sub(r"^\s*(?:>\s?)+|^\s*[:：]\s+", "", raw).strip()
         text = re.sub(r"\s*(?<!\\)\|$", "", text) if text.startswith("|") else text
         if not text:
             ended = True
@@ -65,7 +65,7 @@ def command_value(lines: Sequence[Line]) -> tuple[str, int]:
     if spans and (opening.startswith("`") or re.search(r"[:：]\s*$", opening)):
         number, match = spans[0]
         return _without_prompts([match[2]]), number
-    return _without_prompts(_first_paragraph(lines)), first[0]
+    return _unquoted(_without_prompts(_first_paragraph(lines))), first[0]
 
 
 def _fenced(lines: Sequence[Line]) -> tuple[list[str] | None, int]:
@@ -116,7 +116,8 @@ def _plain_line(text: str) -> str:
 
 def _unquoted(text: str) -> str:
     closing = _QUOTES.get(text[:1])
-    return text[1:-1].strip() if closing and len(text) > 1 and text.endswith(closing) else text
+    whole = closing is not None and text.find(closing, 1) == len(text) - 1 > 0
+    return text[1:-1].strip() if whole else text
 
 
 def _unwrapped(paragraph: str) -> str:
