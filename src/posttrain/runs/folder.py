@@ -33,11 +33,12 @@ def new_run(lab: LabPaths, request: RunRequest, *, now: datetime) -> RunPaths:
         paths = lab.run(request.task, name)
         try:
             paths.root.mkdir(parents=True)
+            write_json(paths.request, request)
         except FileExistsError:
             continue
         except OSError as error:
+            shutil.rmtree(paths.root, ignore_errors=True)
             raise UsageError(f"POSTTRAIN_HOME: {paths.root}: {error.strerror}") from error
-        write_json(paths.request, request)
         return paths
     raise InfrastructureError(f"no free name for a run at {stamp}")
 
@@ -50,6 +51,8 @@ def locked(paths: RunPaths) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout as error:
         raise UsageError(f"run {paths.run_id} is being worked on by another posttrain process") from error
+    except OSError as error:
+        raise UsageError(f"run {paths.run_id}: {paths.lock}: {error.strerror}") from error
     try:
         yield
     finally:
