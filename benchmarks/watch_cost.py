@@ -63,7 +63,9 @@ def measure(root: Path, *, seconds: float, lines_per_s: float) -> dict[str, floa
     source.write_text(_BLUEPRINT.format(root=root, python=sys.executable, pause=1 / lines_per_s, limit=limit))
     env = {**os.environ, "POSTTRAIN_HOME": str(root / "home"), "TMUX_TMPDIR": str(root)}
     command = [sys.executable, "-m", "posttrain", "blueprint"]
-    executor = subprocess.Popen([*command, "run", str(source)], env=env, stderr=subprocess.DEVNULL)
+    executor = subprocess.Popen(
+        [*command, "run", str(source)], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         wrapper = wrapper_of(StatePaths(root / "home" / "blueprints" / experiment_name(source)))
         time.sleep(_SETTLED_S)

@@ -209,8 +209,8 @@ OTHER_STYLES = {
     "id-as-hint": "## 实验目的 (exp_purpose)\nA b\n## Codebase (`exp_codebase_dir`)\n/a b\n",
     "yaml-block": '# B\n```yaml\nexp_purpose: |\n  A b\nexp_codebase_dir: "/a b"\nexp_max_time: 8h\n```\n',
     "definition-list": "exp_purpose\n: A b\n\nexp_codebase_dir\n: /a b\n",
-    "markdown-in-an-answer": "Here it is:\n```markdown\n[exp_purpose] A b\n[exp_launch_command]\n```bash\nx\n```\n"
-    "[exp_codebase_dir] /a b\n```\nGood luck!\n",
+    "markdown-in-an-answer": "Here it is:\n```markdown\n[exp_purpose] A b\n[exp_launch_command]\n"
+    "```bash\nx\n```\n[exp_codebase_dir] /a b\n```\nGood luck!\n",
     "short-titles": "- 目标：A b\n- 项目路径：/a b\n",
 }
 
