@@ -22,6 +22,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,14 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def write(to: str, text: str | None = None, data: Any = None) -> None:
-    """A file with `text`, or with `data` as JSON."""
+def write(to: str, text: str | None = None, data: Any = None, base64: str | None = None) -> None:
+    """A file with `text`, with the bytes that `base64` stands for, or with `data` as JSON."""
     path = WORKSPACE / to
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(data, ensure_ascii=False) if text is None else text, "utf-8")
+    if base64 is not None:
+        path.write_bytes(b64decode(base64))
+    else:
+        path.write_text(json.dumps(data, ensure_ascii=False) if text is None else text, "utf-8")
 
 
 def append(to: str, text: str) -> None:
