@@ -16,7 +16,7 @@ from posttrain.grading.ledger import Ledger
 from posttrain.infra.digests import digest_value
 from posttrain.infra.files import write_atomic, write_json
 from posttrain.reports.figures import TrajectoryDrawer, trajectory
-from posttrain.reports.metrics import run_metrics
+from posttrain.reports.metrics import run_metrics, verdict_counts
 from posttrain.reports.results import driver_model, record_result, result_row
 from posttrain.runs import outcome
 from posttrain.runs.history import Closed, History
@@ -63,7 +63,7 @@ def record_of(
         stopped_at_deadline=end is not None and end.at_deadline,
         grading_wait_s=outcome.waited(grades),
         harness_fault_s=faults,
-        verdicts=outcome.verdict_counts(grades),
+        verdicts=verdict_counts(grades),
         result=result,
         val_baseline=history.baseline("val"),
         test_baseline=history.baseline("test"),
@@ -91,6 +91,8 @@ def close(session: Session, ending: Ending, *, drawer: TrajectoryDrawer) -> RunR
     """Write reports, the closing row, the row in results.csv and, last, record.json."""
     closed = _closed(session, ending)
     with boundary(InfrastructureError, "writing the reports"):
+        if session.history.agent_end is not None:
+            session.clock.settle(closed.used_s)
         _write_reports(session, _draft(session, closed), drawer=drawer)
         _redact_agent_log(session)
         session.log.event(f"closing: {closed.status.value}")
