@@ -9,7 +9,7 @@ import pytest
 
 from posttrain.core.errors import UsageError
 from posttrain.core.paths import LabPaths
-from posttrain.infra.datasets import TaskSource, data_source, read_rows
+from posttrain.infra.datasets import TaskSource, read_rows
 from posttrain.infra.models import Sources
 from posttrain.testing.hub import SHA, FakeHub
 
@@ -20,9 +20,7 @@ LINES = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
 def _source(
     lab: LabPaths, *roots: Path, task: str = "sums", sources: Sources | None = None, offline: bool = True
 ) -> TaskSource:
-    return data_source(
-        sources or Sources(data=roots), task=task, lab=lab, offline=offline, progress=lambda line: None
-    )
+    return TaskSource(task, lab, sources or Sources(data=roots), offline=offline, progress=lambda line: None)
 
 
 def _write(path: Path, data: str | bytes) -> Path:

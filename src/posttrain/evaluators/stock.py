@@ -13,7 +13,6 @@ from posttrain.core.errors import PluginError, UsageError, boundary
 from posttrain.core.evaluation import EngineGiven, EngineWanted, Evaluator, ScoringJob
 from posttrain.core.scores import Evaluation, Item, Output
 from posttrain.evaluators.aggregate import Judgement, evaluation
-from posttrain.infra.digests import digest_tree, digest_value
 
 Asked = Callable[[EngineWanted], EngineGiven]
 
@@ -110,13 +109,6 @@ def _own(job: ScoringJob, asked: Asked) -> Evaluator:
 
 def _nobody(wanted: EngineWanted) -> EngineGiven:  # noqa: ARG001
     return EngineGiven(error="there is no checkpoint to ask")
-
-
-def evaluator_digest(evaluator: str, folder: Path) -> str:
-    """Digest of the code that scores: ours, and the task folder's where it brings an eval.py."""
-    ours = digest_tree(Path(__file__).parent)
-    own = digest_tree(folder) if (folder / "eval.py").is_file() else None
-    return digest_value({"evaluator": evaluator, "ours": ours, "own": own})
 
 
 def _load(table: Mapping[str, str], name: str) -> Any:

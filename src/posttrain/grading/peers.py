@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 from pathlib import Path
@@ -40,7 +39,3 @@ def _as_in_table(host: str, port: int) -> str:
     """`0100007F:1388`: the address as a number of this machine's byte order."""
     (address,) = struct.unpack("=I", socket.inet_aton(host))
     return f"{address:08X}:{port:04X}"
-
-
-def own_uid() -> int:
-    return os.getuid()

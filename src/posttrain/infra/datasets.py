@@ -128,13 +128,6 @@ class TaskSource:
         return target
 
 
-def data_source(
-    sources: Sources, *, task: str, lab: LabPaths, offline: bool, progress: Progress
-) -> TaskSource:
-    """The source that `prepare_task` hands to the data.py of `task`."""
-    return TaskSource(task, lab, sources, offline, progress)
-
-
 def read_rows(path: Path) -> Iterator[Row]:
     """The rows of a local file, checked one by one; UsageError names the file and the line."""
     count = 0

@@ -58,8 +58,6 @@ class Settings(BaseSettings):
     """The same of FT-Agent."""
     hub_offline: _Flag = Field(default=False, validation_alias="HF_HUB_OFFLINE")
     """No call to the model hub."""
-    debug: _Flag = Field(default=False, validation_alias="POSTTRAIN_DEBUG")
-    """Show tracebacks."""
 
     @property
     def home(self) -> Path:

@@ -21,9 +21,8 @@ class RunLog:
     package's own loggers are appended too (operator's log only).
     """
 
-    def __init__(self, path: Path, *, public: Path | None = None, redact: Redact = str) -> None:
+    def __init__(self, path: Path, *, redact: Redact = str) -> None:
         self._path = path
-        self._public_path = public
         self._redact = redact
         self._lock = threading.Lock()
         self._file: TextIO | None = None
