@@ -26,11 +26,6 @@ def test_the_first_status_that_fits_wins(facts, expected) -> None:
     assert outcome.status(**{**defaults, **facts}) is expected
 
 
-def test_all_four_verdicts_are_counted() -> None:
-    grades = [grade(1, 50, at=0), grade(2, None, at=0), grade(3, None, status=Verdict.ERROR, at=0)]
-    assert outcome.verdict_counts(grades) == {"graded": 1, "rejected": 0, "unloadable": 1, "error": 1}
-
-
 def test_waiting_is_a_union_of_spans_not_their_sum() -> None:
     grades = [
         grade(1, 50, at=0, elapsed_seconds=10),

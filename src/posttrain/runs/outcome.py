@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
@@ -31,12 +30,6 @@ def status(
     if not at_deadline and agent_exit != 0:
         return Status.AGENT_FAILED
     return Status.COMPLETED
-
-
-def verdict_counts(grades: Iterable[Grade]) -> dict[str, int]:
-    """How many numbered submissions got each verdict; all four keys are always there."""
-    counted = Counter(grade.status for grade in grades)
-    return {verdict.value: counted.get(verdict, 0) for verdict in Verdict}
 
 
 def waited(grades: Iterable[Grade], *, only: Verdict | None = None) -> float:
