@@ -11,7 +11,7 @@ from posttrain.cli.output import gain, print_json, trained_and_prompted
 from posttrain.cli.terminal import Console
 from posttrain.core.errors import UsageError
 from posttrain.core.paths import RunPaths
-from posttrain.core.runs import RunRecord, RunRequest, Status
+from posttrain.core.runs import DEFAULT_PORT, RunRecord, RunRequest, Status
 from posttrain.core.scores import Score
 from posttrain.infra.durations import format_duration, parse_duration
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from posttrain.runs.lab import Lab
 
 _STOPPED = {"SIGHUP": 129, "SIGINT": 130, "SIGTERM": 143}
-_DEFAULT_PORT = 5000
 
 
 def run(
@@ -79,7 +78,7 @@ def run(
         task=task or "",
         model=model or "",
         timeout_s=parse_duration(timeout, field="--timeout"),
-        port=_DEFAULT_PORT if port is None else _port(port),
+        port=DEFAULT_PORT if port is None else _port(port),
         port_given=port is not None,
         protocol=protocol,
         engine=engine,

@@ -16,6 +16,8 @@ from posttrain.core.specs import GenerationSettings
 Mode = Literal["holdout", "open"]
 Isolation = Literal["bwrap", "none"]
 Network = Literal["grader", "host"]
+DEFAULT_PORT = 5000
+"""Of the grading server."""
 
 
 class Status(StrEnum):
@@ -36,7 +38,7 @@ class RunRequest(Frozen):
     task: str
     model: str
     timeout_s: float = Field(default=12 * 3600.0, gt=0)
-    port: int = Field(default=5000, ge=0, le=65535)
+    port: int = Field(default=DEFAULT_PORT, ge=0, le=65535)
     port_given: bool = False
     """A port named on purpose must be free; the default one gives way to another."""
     protocol: Mode = "holdout"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posttrain.core.errors import UsageError
-from posttrain.core.runs import Isolation, Network, RunRequest
+from posttrain.core.runs import DEFAULT_PORT, Isolation, Network, RunRequest
 from posttrain.core.specs import AgentSpec
 from posttrain.grading.server import bind_tcp, bind_unix
 from posttrain.grading.views import WorkerViews
@@ -24,7 +24,6 @@ from posttrain.runs.workspace import Mount
 AGENT_HOME = Path("/home/agent")
 """Empty and writable in an isolated view."""
 AGENT_TMP = Path("/tmp")  # noqa: S108 - the view's own
-_DEFAULT_PORT = 5000
 _PID_MAX = Path("/proc/sys/kernel/pid_max")
 
 
@@ -67,7 +66,7 @@ def doorway(request: RunRequest, network: Network) -> Iterator[Doorway]:
             path = Path(folder) / "grader.sock"
             listener = bind_unix(path, mode=0o666)  # its folder is closed to all but us
             with listener:
-                yield Doorway(listener, request.port or _DEFAULT_PORT, path)
+                yield Doorway(listener, request.port or DEFAULT_PORT, path)
     else:
         listener, note = bind_tcp(request.port, given=request.port_given)
         with listener:
