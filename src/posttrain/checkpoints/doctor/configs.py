@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
-from posttrain.checkpoints.doctor.findings import Draft, Finding, Patient, listed
+from posttrain.checkpoints.doctor.findings import Draft, Finding, Level, Patient, listed
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
 _PROCESSORS = (
@@ -112,7 +112,7 @@ def _rope(config: dict[str, Any], base: Mapping[str, Any] | None) -> Iterator[Fi
                 f"rope_theta {own:g} stands only in rope_parameters; transformers 4 does not look there and "
                 f"takes {_OLD_ROPE:g}"
             )
-            level = "warning" if own == _OLD_ROPE else "fault"
+            level: Level = "note" if own == _OLD_ROPE else "fault"
             yield Finding(
                 code="config.rope_place", level=level, text=text, remedy="Write rope_theta too.", mended=True
             )
