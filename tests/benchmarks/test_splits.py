@@ -190,3 +190,8 @@ def test_a_private_salt_is_drawn_once_and_readable_to_the_owner_alone(lab: LabPa
     assert key == split_key(lab, "private") != split_key(lab, "public")
     assert len(key) == 32
     assert stat.S_IMODE(lab.salt.stat().st_mode) == 0o600
+
+
+def test_a_task_that_writes_test_rows_alone_has_no_visible_ones() -> None:
+    made = split({"test": question_rows(5)}, splits={"test": {"from": "test"}})
+    assert (made.visible, made.val, len(made.test)) == ((), (), 5)

@@ -148,6 +148,8 @@ def _effective(splits: Splits, rows: Rows, *, protocol: str) -> Splits:
     """The rules after defaults and protocol are resolved."""
     if splits.val is None and splits.test is None and splits.open is None:
         splits = _default_rules(rows, splits)
+    if splits.train is not None and "train" not in splits.model_fields_set and "train" not in rows:
+        splits = splits.model_copy(update={"train": None})  # a task that states none and writes none has none
     if protocol != "open":
         return splits
     if splits.open is not None:
