@@ -51,6 +51,11 @@ def test_only_names_of_fields_in_braces_are_replaced(template: str, fields: dict
     assert fill(template, fields) == expected
 
 
+def test_lists_and_objects_of_a_row_are_written_as_json() -> None:
+    row = {"question": {"问": "多少？", "n": [1, True]}, "level": 3}
+    assert fill("{question} ({level})", row) == '{"问": "多少？", "n": [1, true]} (3)'
+
+
 def test_a_field_that_the_row_lacks_is_named_with_those_it_has() -> None:
     with pytest.raises(PluginError, match=r"asks for \{question\}; fields of the row: a, b"):
         fill("{question}", {"a": 1, "b": 2})

@@ -34,9 +34,14 @@ def fill(template: str, fields: Mapping[str, Any]) -> str:
         if name not in fields:
             known = ", ".join(sorted(fields)) or "none"
             raise PluginError(f"the prompt template asks for {{{name}}}; fields of the row: {known}")
-        return str(fields[name])
+        return _text(fields[name])
 
     return _FIELD.sub(value, template)
+
+
+def _text(value: Any) -> str:
+    """A field as a model reads it: lists and objects as JSON."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else str(value)
 
 
 def build_turns(fields: Mapping[str, Any], settings: PromptSettings) -> tuple[Turn, ...]:
