@@ -106,21 +106,23 @@ class _Wanted:
     """Gram to items."""
     counts: list[int] = field(default_factory=list)
     """Telling grams of each item."""
-    firsts: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """First words of the grams of each length: all other places of a text need no look."""
+    ends: dict[int, dict[str, set[str]]] = field(default_factory=dict)
+    """Last words of the grams of each length by their first: all other places of a text need no look."""
 
     def learn(self, words: Sequence[str]) -> set[int]:
         """The grams of one item; a short one is a single gram."""
         length = min(GRAM, len(words))
         if length < _LEAST_WORDS:
             return set()
-        self.firsts[length].update(words[: len(words) - length + 1])
-        return {gram for _, gram in _grams(words, length, None)}
+        ends = self.ends.setdefault(length, {})
+        for start in range(len(words) - length + 1):
+            ends.setdefault(words[start], set()).add(words[start + length - 1])
+        return {gram for _, gram in _grams(words, length, ends)}
 
     def found_in(self, words: Sequence[str]) -> Iterator[tuple[int, int]]:
         """(place, gram) of all grams of a text that may be an item's."""
-        for length, firsts in self.firsts.items():
-            yield from _grams(words, length, firsts)
+        for length, ends in self.ends.items():
+            yield from _grams(words, length, ends)
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,8 @@ def _prepared(form: Form, texts: Sequence[str], given: Sequence[str]) -> _Wanted
     return wanted
 
 
-def _grams(words: Sequence[str], length: int, firsts: set[str] | None) -> Iterator[tuple[int, int]]:
+def _grams(words: Sequence[str], length: int, ends: Mapping[str, set[str]]) -> Iterator[tuple[int, int]]:
     for start in range(len(words) - length + 1):
-        if firsts is None or words[start] in firsts:
+        lasts = ends.get(words[start])
+        if lasts is not None and words[start + length - 1] in lasts:
             yield start, hash(tuple(words[start : start + length]))

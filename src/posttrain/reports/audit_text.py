@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from typing import Literal
 
 Form = Literal["exact", "alike"]
@@ -26,20 +28,19 @@ _QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*)\"")
 
 @dataclass(frozen=True)
 class Words:
-    """The words of a text in one form, and where each stands in it."""
+    """The words of a text in one form."""
 
     text: str
     """Without escapes."""
     words: Sequence[str]
-    places: Sequence[tuple[int, int]]
 
     def __len__(self) -> int:
         return len(self.words)
 
     def span(self, position: int, length: int) -> str:
         """What the text says from a word on."""
-        last = min(position + length, len(self.words)) - 1
-        return self.text[self.places[position][0] : self.places[last][1]]
+        found = list(islice(_WORD.finditer(self.text), position, position + length))
+        return self.text[found[0].start() : found[-1].end()]
 
 
 def normal_words(text: str, form: Form) -> Words:
@@ -48,11 +49,12 @@ def normal_words(text: str, form: Form) -> Words:
     A backslash goes, with the letter of a line break behind it: so rows compare equal raw and in JSON.
     """
     plain = _ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else " ", text)
-    found = list(_WORD.finditer(plain))
-    words = [match[0].casefold() if form == "exact" else _alike(match[0]) for match in found]
-    return Words(plain, words, [match.span() for match in found])
+    if form == "exact":
+        return Words(plain, [word.casefold() for word in _WORD.findall(plain)])
+    return Words(plain, [_alike(word) for word in _WORD.findall(plain)])
 
 
+@lru_cache(maxsize=1 << 16)
 def _alike(word: str) -> str:
     if word[0].isdigit():
         return "0"
