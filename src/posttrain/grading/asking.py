@@ -9,9 +9,6 @@ from posttrain.core.evaluation import EngineGiven, EngineWanted
 from posttrain.core.specs import GenerationSettings
 from posttrain.engines.client import EngineWorker
 
-_FIXED = ("samples", "per_model")
-"""Fields that the task decides, because results are counted by them."""
-
 
 class Asking:
     """Answers what an evaluator asks, by one worker with a loaded checkpoint."""
@@ -57,9 +54,8 @@ class Asking:
         return EngineGiven(outputs=given.outputs)
 
     def _merged(self, wanted: EngineWanted) -> GenerationSettings:
-        fixed = [name for name in _FIXED if name in wanted.generation]
-        if fixed:
-            raise ValueError(f"{fixed[0]} is for benchmark.yaml to say")
+        if "samples" in wanted.generation:  # results are counted by it
+            raise ValueError("samples is for benchmark.yaml to say")
         return GenerationSettings.model_validate({**self._generation.model_dump(), **wanted.generation})
 
     def _conversations(self, wanted: EngineWanted) -> tuple[Prompt, ...]:
