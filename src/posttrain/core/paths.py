@@ -19,7 +19,7 @@ class LabPaths:
     ├── datasets/<task>/          visible/ and private/; .hub/ holds rows as the hub gave them
     ├── baselines/<digest>.json
     ├── facts/<digest>.json  selfchecks/<digest>.json
-    ├── results.csv
+    ├── results.csv  split.salt   (the lab's own key of splits)
     ├── envs/<tool>/
     ├── agents/  benchmarks/      the user's plugins
     ├── blueprints/<name>/
@@ -129,11 +129,11 @@ class RunPaths:
 
     <run_id>/
     ├── request.json  plan.json  clock.json  record.json
-    ├── run.log  run.public.log  agent.log  grading_server.log
-    ├── ledger.jsonl
+    ├── run.log  run.public.log  agent.log  grading_server.log  engine.log
+    ├── ledger.jsonl  ledger.torn
     ├── submissions/<n>/          the grader's own copy
     ├── grading/<n>/              grade.json, items.jsonl, engine.log
-    ├── reports/                  metrics.json, figures/, summary.md, summary.jsonl
+    ├── reports/                  metrics.json, audit.json, figures/, summary.md, summary.jsonl
     └── workspace/                all the agent sees
     """
 
@@ -179,6 +179,11 @@ class RunPaths:
     @property
     def server_log(self) -> Path:
         return self.root / "grading_server.log"
+
+    @property
+    def engine_log(self) -> Path:
+        """Of the worker that opens the base for the plan; each grading has its own."""
+        return self.root / "engine.log"
 
     @property
     def ledger(self) -> Path:
@@ -232,7 +237,7 @@ class Workspace:
     ├── code/  output/  reports/
     ├── models/<org>/<name>       read-only
     ├── data/                     read-only; train.jsonl is the visible split
-    ├── prompt/                   settings.json, samples.jsonl
+    ├── prompt/                   settings.json, template.txt, samples.jsonl
     ├── description.md  instructions.md  RULES.md  skills/
     └── run.log  agent.log  run_meta.json  scores.json      exports
     """
@@ -266,6 +271,10 @@ class Workspace:
     @property
     def prompt_settings(self) -> Path:
         return self.prompt / "settings.json"
+
+    @property
+    def prompt_template(self) -> Path:
+        return self.prompt / "template.txt"
 
     @property
     def prompt_samples(self) -> Path:

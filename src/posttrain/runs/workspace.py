@@ -126,7 +126,7 @@ def _write_texts(contents: Contents, paths: RunPaths) -> None:
     workspace.instructions.write_text(contents.instructions, "utf-8")
     workspace.rules.write_text(contents.rules, "utf-8")
     write_json(workspace.prompt_settings, contents.pinned)
-    (workspace.prompt / "template.txt").write_text(contents.pinned.prompt.template, "utf-8")
+    workspace.prompt_template.write_text(contents.pinned.prompt.template, "utf-8")
     write_jsonl(workspace.prompt_samples, contents.samples)
     workspace.description.write_text(description(contents.task), "utf-8")
 
