@@ -46,7 +46,29 @@ class World:
         """Token ids of the healthy checkpoint's own answers, as transformers alone gives them."""
         return self.answers(load_model(self.healthy), self.tokenizer)
 
+    @cached_property
+    def expected_state(self) -> tuple[dict[str, Any], dict[str, Any], list[list[int]]]:
+        """What decides the healthy checkpoint's answers: numbers, config, and the ids of all prompts."""
+        model = load_model(self.healthy)
+        return numbers(model), settings(model), self.inputs(self.tokenizer)["input_ids"].tolist()
+
+    def same_state(self, model: Any, tokenizer: Any) -> bool:
+        """Whether model and tokenizer are the healthy ones' bit for bit, so that answers must be equal."""
+        state, told, ids = self.expected_state
+        own = numbers(model)
+        equal = own.keys() == state.keys() and all(torch.equal(own[name], state[name]) for name in state)
+        return equal and settings(model) == told and self.inputs(tokenizer)["input_ids"].tolist() == ids
+
     def answers(self, model: Any, tokenizer: Any) -> list[list[int]]:
+        batch = self.inputs(tokenizer)
+        with torch.no_grad():
+            ids = model.generate(
+                **batch, max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=tokenizer.pad_token_id
+            )
+        return ids[:, batch["input_ids"].shape[1] :].tolist()
+
+    def inputs(self, tokenizer: Any) -> dict[str, Any]:
+        """All prompts as one batch, by the tokenizer's own template."""
         prompts = [
             tokenizer.apply_chat_template(
                 [{"role": "user", "content": question}], add_generation_prompt=True, tokenize=False
@@ -55,12 +77,18 @@ class World:
         ]
         tokenizer.padding_side = "left"
         batch = tokenizer(prompts, return_tensors="pt", padding=True, add_special_tokens=False)
-        batch.pop("token_type_ids", None)
-        with torch.no_grad():
-            ids = model.generate(
-                **batch, max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=tokenizer.pad_token_id
-            )
-        return ids[:, batch["input_ids"].shape[1] :].tolist()
+        return {name: batch[name] for name in ("input_ids", "attention_mask")}
+
+
+def numbers(model: Any) -> dict[str, Any]:
+    """Parameters and buffers, those that are not saved too."""
+    return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
+
+
+def settings(model: Any) -> dict[str, Any]:
+    """The config without what says nothing about the model."""
+    silent = {"_name_or_path", "dtype", "torch_dtype", "transformers_version", "architectures"}
+    return {name: value for name, value in model.config.to_dict().items() if name not in silent}
 
 
 def load_model(folder: Path) -> Any:
