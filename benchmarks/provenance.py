@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from posttrain.checkpoints.comparing import Compared, compare_folders
 from posttrain.infra.processes import Spawner
@@ -66,20 +67,25 @@ class Watch(threading.Thread):
         super().__init__(daemon=True)
         self.peak_mb = 0.0
         self.stopping = threading.Event()
+        self.status: Path | None = None
 
     def run(self) -> None:
-        while not self.stopping.wait(0.005):
-            for process in Path("/proc").glob("[0-9]*"):
-                try:
-                    if b"compare_worker" in (process / "cmdline").read_bytes():
-                        self.look(process)
-                except OSError:
-                    continue
+        while not self.stopping.wait(0.02):
+            try:
+                self.look()
+            except (OSError, psutil.Error):
+                self.status = None
 
-    def look(self, process: Path) -> None:
-        for line in (process / "status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
-                self.peak_mb = max(self.peak_mb, int(line.split()[1]) / 1024)
+    def look(self) -> None:
+        if self.status is None:
+            # once: to look through all processes all the time would take what is to be measured
+            for process in psutil.Process().children(recursive=True):
+                if "compare_worker" in " ".join(process.cmdline()) and "python" in process.name():
+                    self.status = Path(f"/proc/{process.pid}/status")
+        if self.status is not None:
+            for line in self.status.read_text().splitlines():
+                if line.startswith("RssAnon:"):
+                    self.peak_mb = max(self.peak_mb, int(line.split()[1]) / 1024)
 
 
 def measure(folder: Path, base: Path, siblings: dict[str, Path], log: Path) -> tuple[float, float, Compared]:

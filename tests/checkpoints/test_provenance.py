@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def check_honest(name: str, shop: Workshop, place: Path, siblings: dict[str, Pat
     found = compared(place / "taken", shop.base, **siblings).provenance
     assert not report.copy_of_base
     assert not found.copy_of_base
-    assert flags_of(found) == ()
+    assert flags_of(found) == (), found.siblings
     refuse_siblings(found)
     return {
         "honest": name,
@@ -165,34 +166,39 @@ def test_at_least_twenty_honest_ways_are_tried() -> None:
 # --- the same on the default model
 
 
+@dataclass
+class Real:
+    """The default model, rows to learn, and two fine-tunes as siblings: of other rows, of the same task."""
+
+    base: Path
+    rows: list[tuple[str, str]]
+    siblings: dict[str, Path]
+
+
 @pytest.fixture(scope="module")
-def real(default_model: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Path]]:
-    """The default model, and two fine-tunes of it as siblings: on other rows, and on the same rows."""
+def real(default_model: Any, shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Real:
     place = tmp_path_factory.mktemp("siblings")
+    found = json.loads((shared_data / "bbh" / "boolean_expressions.json").read_text("utf-8"))["examples"]
+    rows = [(row["input"], row["target"]) for row in found]
     siblings = {}
-    for name, rows in (("other_rows", SUMS), ("same_rows", BOOLEAN)):
-        shop = Workshop(default_model.folder, rows, steps=8)
+    for name, learnt in (("other_rows", SUMS), ("same_task", rows[125:])):
+        shop = Workshop(default_model.folder, learnt, steps=6)
         save_checkpoint(shop.tuned(seed=7), shop.tokenizer, place / name, dtype=torch.bfloat16)
         siblings[name] = place / name
-    return default_model.folder, siblings
+    return Real(default_model.folder, rows[:125], siblings)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HONEST)
-def test_honest_fine_tunes_of_the_default_model(
-    name: str, real: tuple[Path, dict[str, Path]], tmp_path: Path
-) -> None:
-    told = check_honest(name, Workshop(real[0], BOOLEAN), tmp_path, real[1])
+def test_honest_fine_tunes_of_the_default_model(name: str, real: Real, tmp_path: Path) -> None:
+    told = check_honest(name, Workshop(real.base, real.rows), tmp_path, real.siblings)
     shutil.rmtree(tmp_path)
     print(json.dumps(told))
 
 
 @pytest.mark.slow
-def test_merges_of_the_default_model_and_what_stays_hidden(
-    real: tuple[Path, dict[str, Path]], tmp_path: Path
-) -> None:
-    base, siblings = real
-    other = siblings["other_rows"]
+def test_merges_of_the_default_model_and_what_stays_hidden(real: Real, tmp_path: Path) -> None:
+    base, other = real.base, real.siblings["other_rows"]
     cases = {f"merge {share}": (share, 0.0) for share in (0.25, 0.5, 0.75)}
     cases |= {f"half merge, noise {noise} of the step": (0.5, noise) for noise in (1.0, 2.0, 4.0)}
     for name, (share, noise) in cases.items():
