@@ -67,7 +67,7 @@ def read_plan(paths: RunPaths) -> RunPlan:
 def tidy(paths: RunPaths) -> None:
     """Remove what writes that a death cut off have left; the files themselves are whole or not there."""
     workspace = paths.workspace
-    ours = [*paths.root.glob(".*.tmp"), *paths.reports.glob(".*.tmp"), *paths.grading.glob("*/.*.tmp")]
+    ours = (*paths.root.glob(".*.tmp"), *paths.reports.rglob(".*.tmp"), *paths.grading.glob("*/.*.tmp"))
     exports = (workspace.scores, workspace.run_meta, workspace.prompt_settings, workspace.prompt_samples)
     theirs = (path.parent.glob(f".{path.name}.*.tmp") for path in exports)
     for left in (*ours, *chain.from_iterable(theirs)):
