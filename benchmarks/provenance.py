@@ -66,29 +66,32 @@ class Watch(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.peak_mb = 0.0
+        self.cpu_s = 0.0
         self.stopping = threading.Event()
-        self.status: Path | None = None
+        self.process: psutil.Process | None = None
 
     def run(self) -> None:
         while not self.stopping.wait(0.02):
             try:
                 self.look()
             except (OSError, psutil.Error):
-                self.status = None
+                self.process = None
 
     def look(self) -> None:
-        if self.status is None:
+        if self.process is None:
             # once: to look through all processes all the time would take what is to be measured
             for process in psutil.Process().children(recursive=True):
                 if "compare_worker" in " ".join(process.cmdline()) and "python" in process.name():
-                    self.status = Path(f"/proc/{process.pid}/status")
-        if self.status is not None:
-            for line in self.status.read_text().splitlines():
+                    self.process = process
+        if self.process is not None:
+            for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
                 if line.startswith("RssAnon:"):
                     self.peak_mb = max(self.peak_mb, int(line.split()[1]) / 1024)
+            times = self.process.cpu_times()
+            self.cpu_s = times.user + times.system
 
 
-def measure(folder: Path, base: Path, siblings: dict[str, Path], log: Path) -> tuple[float, float, Compared]:
+def measure(folder: Path, base: Path, siblings: dict[str, Path], log: Path) -> tuple[float, Watch, Compared]:
     watch = Watch()
     watch.start()
     with Spawner() as spawner:
@@ -97,7 +100,7 @@ def measure(folder: Path, base: Path, siblings: dict[str, Path], log: Path) -> t
         seconds = time.perf_counter() - begun
     watch.stopping.set()
     watch.join()
-    return seconds, watch.peak_mb, found
+    return seconds, watch, found
 
 
 def main() -> int:
@@ -127,9 +130,10 @@ def main() -> int:
         "bytes_submission": bytes_,
         "siblings": options.siblings,
         "seconds": seconds,
+        "processor_s": [round(run[1].cpu_s, 2) for run in runs],
         "best_s_per_gb": round(min(seconds) / (bytes_ / 1e9), 3),
         "worst_s_per_gb": round(max(seconds) / (bytes_ / 1e9), 3),
-        "peak_anonymous_mb": round(max(run[1] for run in runs), 1),
+        "peak_anonymous_mb": round(max(run[1].peak_mb for run in runs), 1),
         "provenance": runs[0][2].provenance.model_dump(mode="json"),
     }
     print(json.dumps(result, indent=2))

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ class Workshop:
     def model(self, dtype: torch.dtype = torch.float32) -> Any:
         return AutoModelForCausalLM.from_pretrained(str(self.base), dtype=dtype)
 
-    @property
+    @cached_property
     def tokenizer(self) -> Any:
         return AutoTokenizer.from_pretrained(str(self.base))
 

@@ -182,7 +182,7 @@ def real(default_model: Any, shared_data: Path, tmp_path_factory: pytest.TempPat
     rows = [(row["input"], row["target"]) for row in found]
     siblings = {}
     for name, learnt in (("other_rows", SUMS), ("same_task", rows[125:])):
-        shop = Workshop(default_model.folder, learnt, steps=6)
+        shop = Workshop(default_model.folder, learnt, steps=4, batch=4)
         save_checkpoint(shop.tuned(seed=7), shop.tokenizer, place / name, dtype=torch.bfloat16)
         siblings[name] = place / name
     return Real(default_model.folder, rows[:125], siblings)
@@ -191,7 +191,7 @@ def real(default_model: Any, shared_data: Path, tmp_path_factory: pytest.TempPat
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HONEST)
 def test_honest_fine_tunes_of_the_default_model(name: str, real: Real, tmp_path: Path) -> None:
-    told = check_honest(name, Workshop(real.base, real.rows), tmp_path, real.siblings)
+    told = check_honest(name, Workshop(real.base, real.rows, steps=2, batch=4), tmp_path, real.siblings)
     shutil.rmtree(tmp_path)
     print(json.dumps(told))
 
