@@ -30,7 +30,7 @@ class ScoringJob(Frozen):
     """`samples` outputs an item, all of the first item before those of the second."""
     samples: int = 1
     rehearsal: Literal["gold", "empty"] | None = None
-    """For an evaluator that asks the checkpoint itself: it gets gold or empty answers instead of a model's."""
+    """An evaluator that asks the checkpoint itself gets gold or empty answers instead of a model's."""
     model: str | None = None
     """Folder of the complete checkpoint, for an evaluator that loads it itself."""
 
