@@ -60,8 +60,9 @@ def test_a_smith_folder_is_graded_on_held_out_rows_and_each_oddity_is_reported(s
     assert "1 of 40 answers count as wrong: evaluate returned 1.7, no number in [0, 1]" in told
     assert "eval.py printed 1000001 characters" in told
     workspace = smith.only.workspace
-    held = {json.loads(line)["question"]["n"] for line in (workspace.data / "train.jsonl").open("rb")}
-    assert min(held) >= 100, "no row of test.jsonl is with the agent"
+    (shown,) = (smith.lab.dataset("smith-数数") / "visible").glob("*/train.jsonl")
+    seen = {json.loads(line)["question"]["n"] for line in shown.open("rb")}
+    assert min(seen) >= 100, "no row of test.jsonl is with the agent"
     assert workspace.description.read_text("utf-8") == "# 数数\n\n数一数有多少。\n"
     assert '{"问": "多少？", "n": ' in (workspace.prompt / "samples.jsonl").read_text("utf-8").replace(
         '\\"', '"'

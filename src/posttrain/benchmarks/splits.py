@@ -199,7 +199,10 @@ class _Pools:
             return []
         if rule.source not in self._left:
             known = ", ".join(sorted(self._left)) or "none"
-            raise PluginError(f"splits: no file {rule.source}.jsonl was prepared (there are: {known})")
+            raise PluginError(
+                f"splits: no file {rule.source}.jsonl was prepared (there are: {known}); without `splits` "
+                "rows are cut by the defaults"
+            )
         usable = [group for group in self._left[rule.source] if self.text(group[0]) not in exclude]
         taken = self._draw(usable, self._quotas(rule, usable))
         names = {id(group) for group in taken}

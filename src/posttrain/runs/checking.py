@@ -259,6 +259,7 @@ def _reasons(record: RunRecord, grades: tuple[Grade, ...], paths: RunPaths) -> I
     """Why nothing was graded, and the agent's last words."""
     if record.reason:
         yield record.reason
+        return
     for grade in grades:
         said = f"{grade.error} {grade.hint or ''}".strip()
         yield f"submission {grade.submission_id} is {grade.status.value}: {said}"
