@@ -37,6 +37,7 @@ def test_a_run_as_it_was_left_is_sound(finished: Finished, cli) -> None:
     assert [check["name"] for check in report["checks"]] == [
         "chain",
         "baseline",
+        "control",
         "grades",
         "result",
         "exports",

@@ -14,7 +14,7 @@ def audit(
     run: Annotated[str, typer.Argument(help="Id or folder of the run.")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> int:
-    """Hold the agent's code, data, logs and training texts against the hidden items; find forbidden places.
+    """Look for contamination and forbidden places in a run.
 
     Exit code 1 if validation or test is contaminated. No score is changed: `posttrain verdict` is yours.
     """

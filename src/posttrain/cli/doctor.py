@@ -25,7 +25,7 @@ def doctor(
     fix: Annotated[Path | None, typer.Option(help="Write a mended copy to this new folder.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> int:
-    """Diagnose a checkpoint; --fix writes a repaired copy and lists each repair.
+    """Diagnose a checkpoint; --fix writes a repaired copy.
 
     The same rules as in grading, and what vLLM or an older transformers would stumble over. With --base far
     more can be told and mended. Exit code 1 if there are faults; with --fix, if the copy still has some.

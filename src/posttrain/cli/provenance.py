@@ -21,7 +21,7 @@ def provenance(
     base: Annotated[str, typer.Option(help="The base model it was made from: a name or a folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> int:
-    """Compare a checkpoint's weights with its base and with the siblings of models/siblings.yaml.
+    """Where weights lie between base and siblings.
 
     Numbers, and the flags that a grading would draw from them. Exit code 1 for a checkpoint that a grading
     would refuse, or flag as made from another model.

@@ -19,7 +19,7 @@ def verdict(
     why: Annotated[str, typer.Option("--why", help="The reason, in a sentence. Required.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
-    """Accept or reject a closed run; the word is a row of its ledger.
+    """Accept or reject a closed run, in its ledger.
 
     A rejected run stays in the tables as not scored. The last word counts; no number of the run changes.
     """
