@@ -6,6 +6,7 @@ interrupted run takes the same road again and finds each finished step done.
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 from collections.abc import Iterator
@@ -103,7 +104,17 @@ def work(chosen: Chosen, harness: Harness, *, allow_version_change: bool = False
             session = Session(harness, replace(prepared, plan=plan), log, ledger, clock, url_secret)
             log.set_redaction(Redactor(session.secrets))
             open_story(session)
+            _keep_memory_steady()
             return conduct(session)
+
+
+def _keep_memory_steady() -> None:
+    """Take all that was imported out of the collector's sight: full collections are cheap and frequent then.
+
+    Otherwise the pipes of ended children wait for a collection that comes ever more rarely.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def announce(harness: Harness) -> None:
