@@ -13,11 +13,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from honest_checkpoints import HONEST, Workshop, mixed  # noqa: E402
-from posttrain.checkpoints.comparing import Compared, compare_folders  # noqa: E402
+from posttrain.checkpoints.compare_worker import answer  # noqa: E402
+from posttrain.checkpoints.comparing import Compared, CompareJob, compare_folders  # noqa: E402
 from posttrain.checkpoints.provenance import flags_of, read_siblings, refuse_siblings  # noqa: E402
 from posttrain.checkpoints.snapshot import SnapshotLimits, take_snapshot  # noqa: E402
 from posttrain.checkpoints.tensors import TensorTarget  # noqa: E402
-from posttrain.core.errors import Rejected, UsageError  # noqa: E402
+from posttrain.core.errors import InfrastructureError, Rejected, Unloadable, UsageError  # noqa: E402
 from posttrain.core.paths import LabPaths  # noqa: E402
 from posttrain.infra.processes import Spawner  # noqa: E402
 from posttrain.testing.tiny import fine_tuned, tiny_model  # noqa: E402
@@ -38,8 +39,28 @@ def sibling(base: Path) -> Path:
 
 
 def compared(folder: Path, base: Path, **siblings: Path) -> Compared:
+    """In this process; one test takes the road through a process of its own."""
+    job = CompareJob(
+        folder=str(folder), base=str(base), siblings={name: str(path) for name, path in siblings.items()}
+    )
+    return answer(job)
+
+
+def test_a_process_of_its_own_answers_the_same(base: Path, sibling: Path, tmp_path: Path) -> None:
     with Spawner() as spawner:
-        return compare_folders(folder, base, spawner=spawner, log=base.parent / "log", siblings=siblings)
+        found = compare_folders(
+            sibling, base, spawner=spawner, log=tmp_path / "log", siblings={"instruct": sibling}
+        )
+    assert found == compared(sibling, base, instruct=sibling)
+    assert found.provenance.siblings[0].identical
+
+
+def test_whose_fault_it_is_comes_through(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    with Spawner() as spawner, pytest.raises(Unloadable, match=r"model\.safetensors"):
+        compare_folders(tmp_path / "t", base, spawner=spawner, log=tmp_path / "log")
+    with Spawner() as spawner, pytest.raises(InfrastructureError, match="base model"):
+        compare_folders(base, tmp_path / "none", spawner=spawner, log=tmp_path / "log")
 
 
 @pytest.mark.parametrize("dtype", ["F32", "BF16", "F16"])

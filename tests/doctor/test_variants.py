@@ -13,12 +13,12 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from checkpoint_variants import VARIANTS, Variant, build  # noqa: E402
-from posttrain.checkpoints.comparing import compare_folders  # noqa: E402
+from posttrain.checkpoints.compare_worker import answer  # noqa: E402
+from posttrain.checkpoints.comparing import CompareJob  # noqa: E402
 from posttrain.checkpoints.doctor import examine, write_copy  # noqa: E402
 from posttrain.checkpoints.snapshot import SnapshotLimits, take_snapshot  # noqa: E402
 from posttrain.core.errors import Rejected, SubmissionFault, Unloadable  # noqa: E402
 from posttrain.core.grading import LoadReport  # noqa: E402
-from posttrain.infra.processes import Spawner  # noqa: E402
 
 IDS = [variant.name for variant in VARIANTS]
 
@@ -58,12 +58,12 @@ def check_verdict(variant: Variant, world: Any, place: Path, *, asked: bool = Tr
     return report
 
 
-def check_doctor(variant: Variant, world: Any, place: Path, spawner: Spawner, *, asked: bool = True) -> None:
+def check_doctor(variant: Variant, world: Any, place: Path, *, asked: bool = True) -> None:
     folder = build(variant, world.healthy, world.base, place / "made")
     examination = examine(
         folder,
         world.base,
-        compare=lambda: compare_folders(folder, world.base, spawner=spawner, log=place / "log"),
+        compare=lambda: answer(CompareJob(folder=str(folder), base=str(world.base))),
     )
     codes = {finding.code for finding in examination.findings}
     assert variant.code is None or variant.code in codes, codes
@@ -90,23 +90,21 @@ def test_every_variant_gets_its_verdict_and_answers_as_the_healthy_one(
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
 def test_the_doctor_finds_it_and_its_copy_answers_as_the_healthy_one(
-    variant: Variant, tiny_world: Any, tmp_path: Path, spawner: Spawner
+    variant: Variant, tiny_world: Any, tmp_path: Path
 ) -> None:
-    check_doctor(variant, tiny_world, tmp_path, spawner)
+    check_doctor(variant, tiny_world, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS, ids=IDS)
-def test_the_default_model_broken_in_every_way(
-    variant: Variant, real_world: Any, tmp_path: Path, spawner: Spawner
-) -> None:
+def test_the_default_model_broken_in_every_way(variant: Variant, real_world: Any, tmp_path: Path) -> None:
     places = [tmp_path / "graded", tmp_path / "mended"]
     for place in places:
         place.mkdir()
     report = check_verdict(variant, real_world, places[0], asked=variant.repaired)
     shutil.rmtree(places[0])
     if variant.same and variant.mends:
-        check_doctor(variant, real_world, places[1], spawner, asked=False)
+        check_doctor(variant, real_world, places[1], asked=False)
     shutil.rmtree(places[1])
     repairs = list(report.repairs) if report else []
     print(json.dumps({"variant": variant.name, "verdict": variant.verdict, "repairs": repairs}))
