@@ -21,15 +21,20 @@ def complete_checkpoint(base: Path, submission: Path, target: Path) -> Iterator[
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     try:
-        for name in model_files(base):
-            if not _holds_weights(name):
-                (target / name).parent.mkdir(exist_ok=True)
-                shutil.copyfile(base / name, target / name)
+        copy_all_but_weights(base, target)
         for name in filter(_holds_weights, model_files(submission)):
             _link(submission / name, target / name)
         yield target
     finally:
         shutil.rmtree(target, ignore_errors=True)
+
+
+def copy_all_but_weights(base: Path, target: Path) -> None:
+    """Config, tokenizer, template and generation settings of a model folder, into an existing one."""
+    for name in model_files(base):
+        if not _holds_weights(name):
+            (target / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(base / name, target / name)
 
 
 def _holds_weights(name: str) -> bool:

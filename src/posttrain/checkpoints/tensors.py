@@ -84,6 +84,28 @@ class TensorTarget:
         self._not_taken = frozenset(self._files.tensors.keys() - known.keys())
         self.whole = True
 
+    @property
+    def tied_base(self) -> bool:
+        """Whether the base itself writes logits with its embedding."""
+        return self._head.tied
+
+    @property
+    def own_head(self) -> bool:
+        """Whether the model as it is now writes logits with a matrix of their own."""
+        head = self._model.get_output_embeddings()
+        return head is not None and head.weight is not self._model.get_input_embeddings().weight
+
+    def tensors(self, *, with_head: bool) -> Iterator[tuple[str, torch.Tensor]]:
+        """What the model holds now, by the names of the base's files.
+
+        `with_head`: with the matrix that logits are written with, also where it is the embedding.
+        """
+        for name, place in self._places.items():
+            if name != self._head.output:
+                yield name, self._model.get_parameter(place)
+        if with_head and self._head.output is not None:
+            yield self._head.output, self._model.get_output_embeddings().weight
+
     def load_base(self) -> None:
         """Put the base's own tensors back."""
         self.whole = False

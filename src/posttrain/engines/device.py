@@ -19,10 +19,16 @@ def claim_memory(numeric: NumericPlan, *, patience_s: float = _PATIENCE_S) -> No
     Raises DeviceBusy when it is not free in time; the plan is never made smaller instead. Does nothing
     on a CPU.
     """
+    if numeric.device.startswith("cuda"):
+        torch.cuda.set_per_process_memory_fraction(numeric.memory_share)
+        wait_for_memory(numeric, patience_s=patience_s)
+
+
+def wait_for_memory(numeric: NumericPlan, *, patience_s: float = _PATIENCE_S) -> None:
+    """Wait until grading's share is free; DeviceBusy when it is not in time. Does nothing on a CPU."""
     if not numeric.device.startswith("cuda"):
         return
     deadline = time.monotonic() + patience_s
-    torch.cuda.set_per_process_memory_fraction(numeric.memory_share)
     while True:
         free, total = torch.cuda.mem_get_info()
         needed = numeric.memory_share * total
