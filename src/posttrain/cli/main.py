@@ -52,6 +52,7 @@ COMMANDS: dict[str, Entry] = {
         "Wait; exit 0 still running, 1 command ended or session gone, 2 cannot tell: look again.",
         _LOOK,
     ),
+    "env": Entry("env:app", "Tool environments: list them, install one.", _WORK),
     "new": Entry("plugins:new", "Begin a task or an agent.", _WORK),
     "check": Entry("plugins:check", "Prove a task or an agent.", _CHECK),
     "verdict": Entry("verdict:verdict", "Accept or reject a closed run, in its ledger.", _CHECK),

@@ -20,7 +20,7 @@ class LabPaths:
     ├── baselines/<digest>.json
     ├── facts/<digest>.json  selfchecks/<digest>.json
     ├── results.csv  split.salt   (the lab's own key of splits)
-    ├── envs/<tool>/
+    ├── envs/<tool>/              tool environments, .manifest.json written last
     ├── agents/  benchmarks/      the user's plugins
     ├── blueprints/<name>/
     └── runs/<task>/<run_id>/
@@ -113,6 +113,10 @@ class LabPaths:
 
     def dataset(self, task: str) -> Path:
         return self.datasets / task
+
+    def tool_env(self, tool: str) -> Path:
+        """`.manifest.json` in it is written last; install.log is what installers said."""
+        return self.envs / tool
 
     def run(self, task: str, run_id: str) -> RunPaths:
         return RunPaths(self.runs / task.replace(":", "@") / run_id)
