@@ -1,0 +1,47 @@
+"""What was said to a driver model and by it, one JSON object a line, secrets taken out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HIDDEN = "…"
+
+
+class Transcript:
+    """Appends to a file; None keeps nothing."""
+
+    def __init__(self, path: Path | None, *, secrets: Iterable[str] = ()) -> None:
+        self._path = path
+        self._secrets = tuple(secret for secret in secrets if len(secret) >= 4)
+
+    def redacted(self, text: str) -> str:
+        """`text` without the secrets."""
+        for secret in self._secrets:
+            text = text.replace(secret, HIDDEN)
+        return text
+
+    def add(self, **entry: Any) -> None:
+        """One exchange or one failed try."""
+        if self._path is None:
+            return
+        line = json.dumps({"time": _now(), **self._hide(entry)}, ensure_ascii=False) + "\n"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("ab") as file:
+            file.write(line.encode("utf-8", "replace"))
+
+    def _hide(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.redacted(value)
+        if isinstance(value, (list, tuple)):
+            return [self._hide(item) for item in value]
+        if isinstance(value, dict):
+            return {key: self._hide(item) for key, item in value.items()}
+        return value
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

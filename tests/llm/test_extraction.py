@@ -1,0 +1,110 @@
+"""Answers as models write them, well and badly."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from posttrain.llm.extraction import Block, Unreadable, describe, read_answer
+
+
+class Idea(BaseModel):
+    hypothesis: str = Field(min_length=1)
+    method: Literal["SFT", "GRPO"] = "SFT"
+    minutes: float | None = None
+
+
+class Script(BaseModel):
+    code: Annotated[str, Block("python")] = Field(description="the whole script")
+    changes: str = ""
+
+
+IDEA = '{"hypothesis": "more steps", "method": "GRPO"}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        IDEA,
+        f"Sure! Here it is:\n\n{IDEA}\n\nI hope this helps.",
+        f"```json\n{IDEA}\n```",
+        f"```\n{IDEA}\n```",
+        f"<think>{{maybe}} {{'hypothesis': 1}}</think>\n{IDEA}",
+        '{"hypothesis": "more steps", "method": "GRPO",}',
+        '```json\r\n{"hypothesis": "more steps",\r\n "method": "GRPO"\r\n}\r\n```',
+        f'The schema {{"hypothesis": 3}} is filled as {IDEA}',
+        '{"hypothesis": "more steps", "method": "GRPO", "confidence": 0.9}',
+    ],
+    ids=["plain", "prose", "fence", "bare-fence", "thinking", "comma", "crlf", "second", "more"],
+)
+def test_an_object_is_found_whatever_stands_around_it(text: str) -> None:
+    assert read_answer(Idea, text) == Idea(hypothesis="more steps", method="GRPO")
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("", "empty"),
+        ("I would train longer.", "no JSON object"),
+        ('{"method": "SFT"}', "hypothesis"),
+        ('{"hypothesis": "a", "method": "DPO"}', "method"),
+        ('{"hypothesis": "a", "minutes": NaN}', "no JSON object"),
+        ('{"hypothesis": "cut in the mid', "no JSON object"),
+        ("{" * 100_000, "no JSON object"),
+        ('{"a":' * 50_000, "no JSON object"),
+        ('["hypothesis"]', "no JSON object"),
+    ],
+)
+def test_what_is_no_answer_is_told_by_its_fault(text: str, fault: str) -> None:
+    with pytest.raises(Unreadable, match=fault):
+        read_answer(Idea, text)
+
+
+def test_commas_inside_of_strings_stay() -> None:
+    assert read_answer(Idea, '{"hypothesis": "a, ] b,}",}').hypothesis == "a, ] b,}"
+
+
+def test_a_raw_line_end_inside_of_a_string_is_read() -> None:
+    assert read_answer(Idea, '{"hypothesis": "one\ntwo"}').hypothesis == "one\ntwo"
+
+
+def test_what_no_file_could_hold_is_taken_out() -> None:
+    assert read_answer(Idea, r'{"hypothesis": "a\u0000b\ud800c 中文"}').hypothesis == "ab?c 中文"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"changes": "lr"}\n```python\nx = {"a": 1}\n```\n',
+        'Changes below.\n```py\nx = {"a": 1}\n```\n{"changes": "lr"}',
+        '{"changes": "lr", "code": "x = {\\"a\\": 1}\\n"}',
+        '{"changes": "lr"}\n```python\nx = {"a": 1}\n',
+    ],
+    ids=["behind", "before", "inside", "unclosed"],
+)
+def test_code_may_stand_in_a_fence_of_its_own(text: str) -> None:
+    script = read_answer(Script, text)
+    assert (script.code, script.changes) == ('x = {"a": 1}\n', "lr")
+
+
+def test_a_lone_fence_is_enough_where_nothing_else_is_needed() -> None:
+    assert read_answer(Script, "```python\nprint(1)\n```").code == "print(1)\n"
+
+
+def test_of_several_fences_the_longest_counts() -> None:
+    text = "Run `pip`:\n```python\nimport x\n```\nthen\n```python\nimport x\nx.train(steps=3)\n```"
+    assert read_answer(Script, text).code == "import x\nx.train(steps=3)\n"
+
+
+def test_the_description_names_every_field_and_its_kind() -> None:
+    told = describe(Idea) + describe(Script)
+    for part in (
+        '"hypothesis": string',
+        'one of "SFT", "GRPO"',
+        '"minutes": number',
+        "```python",
+        "whole script",
+    ):
+        assert part in told
