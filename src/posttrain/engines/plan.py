@@ -12,7 +12,8 @@ from typing import Literal
 import psutil
 
 from posttrain.core.engine import NumericPlan
-from posttrain.core.errors import MissingExtra, UsageError
+from posttrain.core.errors import MissingExtra
+from posttrain.engines.vllm_settings import installed_build, require_build
 from posttrain.infra.model_folder import ModelFacts
 
 Wanted = Literal["auto", "transformers", "vllm", "scripted"]
@@ -21,7 +22,7 @@ _MODULES = {"train": ("torch", "transformers", "safetensors"), "math": ("math_ve
 """What must be importable where an extra is needed."""
 _LIBRARIES = {
     "transformers": ("torch", "transformers", "tokenizers", "safetensors"),
-    "vllm": ("vllm", "torch", "transformers"),
+    "vllm": ("torch", "transformers", "tokenizers", "safetensors"),
     "scripted": (),
 }
 _MOST_LANES = 4
@@ -29,6 +30,7 @@ _MOST_LANES = 4
 _MOST_THREADS = 16
 _CPU_ROWS = 32
 _GPU_ROWS = 128
+_VLLM_ROWS = 256
 _TOKENS_A_ROW = 1024
 
 
@@ -36,7 +38,7 @@ _TOKENS_A_ROW = 1024
 class EngineChoice:
     """An engine that can be used here."""
 
-    engine: Literal["transformers", "scripted"]
+    engine: Literal["transformers", "vllm", "scripted"]
     gpus: tuple[str, ...] = ()
     """Ids that grading may use; empty: the CPU."""
 
@@ -50,8 +52,12 @@ def choose_engine(wanted: Wanted, *, gpus: Sequence[str], needs: Sequence[str] =
         _require(extra, "grading this task")
     if wanted == "scripted":
         return EngineChoice("scripted")
+    build = installed_build()
     if wanted == "vllm":
-        raise UsageError("--engine vllm: not available yet; use --engine transformers (or auto)")
+        require_build(build, gpus=gpus)
+        return EngineChoice("vllm", tuple(gpus))
+    if wanted == "auto" and gpus and build is not None and not build.for_processors:
+        return EngineChoice("vllm", tuple(gpus))
     _require("train", "the engine transformers")
     return EngineChoice("transformers", tuple(gpus))
 
@@ -62,6 +68,8 @@ def choose_numeric(
     """The numeric plan for a base model, from what the machine has in total, not from what is free."""
     if choice.engine == "scripted":
         return NumericPlan(engine="scripted", memory_share=memory_share, seed=seed)
+    if choice.engine == "vllm":
+        return _vllm_numeric(choice, memory_share=memory_share, seed=seed)
     if choice.gpus:
         return NumericPlan(
             engine="transformers", device="cuda", rows=_GPU_ROWS, memory_share=memory_share, seed=seed
@@ -79,9 +87,25 @@ def choose_numeric(
     )
 
 
+def _vllm_numeric(choice: EngineChoice, *, memory_share: float, seed: int) -> NumericPlan:
+    """Rows are vLLM's sequences at a time; how attention is computed is vLLM's choice for the device."""
+    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    return NumericPlan(
+        engine="vllm",
+        device="cuda" if choice.gpus else "cpu",
+        attention="vllm",
+        threads=1 if choice.gpus else threads,
+        rows=_VLLM_ROWS if choice.gpus else _CPU_ROWS,
+        memory_share=memory_share,
+        seed=seed,
+    )
+
+
 def library_versions(engine: str) -> dict[str, str]:
     """Versions of the libraries that decide an engine's numbers."""
-    return {name: _version(name) for name in _LIBRARIES[engine]}
+    found = {name: _version(name) for name in _LIBRARIES[engine]}
+    build = installed_build() if engine == "vllm" else None
+    return found if build is None else {build.distribution: build.version, **found}
 
 
 def _rows(model: ModelFacts, *, memory_bytes: int, lanes: int) -> int:

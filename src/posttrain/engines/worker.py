@@ -116,7 +116,11 @@ def build_engine(name: str) -> Engine:
         return ScriptedEngine()
     if name == "transformers":
         return _with_quiet_collector()
-    raise UsageError(f"no engine {name!r}. Known: scripted, transformers")
+    if name == "vllm":
+        from posttrain.engines.vllm_engine import VllmEngine
+
+        return VllmEngine()
+    raise UsageError(f"no engine {name!r}. Known: scripted, transformers, vllm")
 
 
 def _with_quiet_collector() -> Engine:
@@ -157,7 +161,7 @@ def _own_output() -> BinaryIO:
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
-        sys.stderr.write("usage: python -m posttrain.engines.worker transformers|scripted\n")
+        sys.stderr.write("usage: python -m posttrain.engines.worker transformers|scripted|vllm\n")
         return 2
     replies = _own_output()
     try:
