@@ -136,6 +136,7 @@ class RunPaths:
     ├── run.log  run.public.log  agent.log  grading_server.log  engine.log
     ├── ledger.jsonl  ledger.torn
     ├── submissions/<n>/          the grader's own copy
+    ├── scripts/<digest>          the agent's code as it was at each submission
     ├── grading/<n>/              grade.json, items.jsonl, engine.log
     ├── reports/                  metrics.json, audit.json, figures/, summary.md, summary.jsonl
     └── workspace/                all the agent sees
@@ -203,6 +204,10 @@ class RunPaths:
 
     def submission(self, number: int) -> Path:
         return self.submissions / str(number)
+
+    def script(self, digest: str) -> Path:
+        """A text of the agent's code, by its content."""
+        return self.root / "scripts" / digest
 
     @property
     def grading(self) -> Path:

@@ -12,6 +12,7 @@ from posttrain.core.errors import PosttrainError
 from posttrain.core.frozen import Frozen
 from posttrain.core.grading import Grade, LedgerRow, Stage, SubmitRequest, Verdict
 from posttrain.core.scores import Metric
+from posttrain.grading.witness import Witness
 
 
 class Accepted(Frozen):
@@ -22,6 +23,8 @@ class Accepted(Frozen):
     relative: str
     """The folder, relative to the workspace."""
     request: SubmitRequest
+    witness: Witness = Witness()
+    """What the agent's reports and code looked like."""
 
 
 class Copied(Frozen):

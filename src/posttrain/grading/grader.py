@@ -33,6 +33,7 @@ from posttrain.grading.ledger import Ledger, utc_now
 from posttrain.grading.recorder import Recorder
 from posttrain.grading.requests import Closed, TooMany, choose_gpu, locate
 from posttrain.grading.verdicts import Terms
+from posttrain.grading.witness import Witness, take_witness
 
 logger = logging.getLogger(__name__)
 
@@ -220,7 +221,7 @@ class Grader:
         self.refuse_if_closed()
         relative = locate(request.model_path, workspace=self._paths.workspace.root)
         choose_gpu(request.gpu, available=self.terms.gpus)
-        submission = self._accept(request, relative)
+        submission = self._accept(request, relative, take_witness(self._paths))
         self.exports.submitted(time.time())
         try:
             self._copy(submission)
@@ -228,7 +229,7 @@ class Grader:
             self._fail(error)
         return Ticket(submission.number, submission.ended)
 
-    def _accept(self, request: SubmitRequest, relative: str) -> Submission:
+    def _accept(self, request: SubmitRequest, relative: str, witness: Witness) -> Submission:
         with self._changed:
             self.refuse_if_closed()
             self._refuse_if_too_many()
@@ -237,6 +238,7 @@ class Grader:
                 timestamp=utc_now(),
                 relative=relative,
                 request=self._recorded(request),
+                witness=witness,
             )
             self._recorder.row_now("accepted", accepted)
             submission = Submission(accepted)
