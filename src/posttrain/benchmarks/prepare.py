@@ -100,7 +100,7 @@ def prepare_task(
     download may know of the host (proxies, the hub's settings); without it hubs are off. PluginError
     where the task's code or rows are at fault, UsageError where rows cannot be had.
     """
-    folder = lab.dataset(spec.name)
+    folder = lab.dataset(spec.data_name)
     folder.mkdir(parents=True, exist_ok=True)
     key = split_key(lab, salt)
     with FileLock(folder / ".lock"):

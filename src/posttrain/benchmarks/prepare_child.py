@@ -101,7 +101,7 @@ def _give(wanted: Wanted, spec: TaskSpec, source: DataSource | None, place: Path
         rows: Iterable[Any] = source.rows(wanted.dataset, wanted.config, wanted.split or "train")
         write_jsonl(place, rows, durable=False)
     except PosttrainError as error:
-        return Given(path=None, error=f"--task {spec.name}: {error}")
+        return Given(path=None, error=f"--task {spec.data_name}: {error}")
     return Given(path=str(place))
 
 

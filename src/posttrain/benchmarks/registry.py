@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from posttrain.benchmarks import smith
+from posttrain.benchmarks import opencompass, smith
 from posttrain.core.errors import PluginError, UsageError
 from posttrain.core.specs import TaskSpec
 
@@ -70,6 +70,8 @@ class TaskRegistry:
 
     def _load(self, task_id: str) -> TaskSpec:
         name, _, variant = task_id.partition(":")
+        if name == opencompass.NAME and name not in self._folders:
+            return self._of_opencompass(variant)
         manifest = self._manifest(name)
         variants = _variants(manifest)
         if ":" in task_id and variant not in variants:
@@ -82,6 +84,14 @@ class TaskRegistry:
         if spec.format_control is not None and spec.format_control not in variants:
             raise PluginError(f"{_shown(spec.folder)}: format_control: no variant {spec.format_control!r}")
         return spec
+
+    def _of_opencompass(self, configuration: str) -> TaskSpec:
+        if not configuration:
+            raise UsageError(
+                "--task: opencompass is followed by a configuration: opencompass:gsm8k_gen_1d7fe4"
+            )
+        family = opencompass.require_family(configuration)
+        return opencompass.spec_of(configuration, family, self._load(family.like))
 
     def format_control(self, task: TaskSpec) -> TaskSpec | None:
         """The variant that shows what a prompt alone gives; None if the task names none, or is it."""

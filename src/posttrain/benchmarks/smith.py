@@ -9,6 +9,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from posttrain.benchmarks import opencompass
 from posttrain.core.errors import PluginError
 
 CONFIG = "config.yaml"
@@ -26,6 +27,10 @@ class SmithConfig(BaseModel):
     name: str = Field(min_length=1)
     eval_mode: Literal["per_sample", "opencompass"] = "per_sample"
     opencompass_dataset: str | None = None
+    opencompass_files: dict[str, str] = Field(default_factory=dict)
+    """Ours: where a configuration that we do not know reads its rows."""
+    opencompass_metric: str | None = None
+    """Ours: which of the tool's numbers counts."""
     description: str = ""
     expose_files: tuple[str, ...] = ()
 
@@ -63,18 +68,34 @@ def read_config(folder: Path) -> SmithConfig:
 def manifest(folder: Path) -> dict[str, Any]:
     """The folder as fields of benchmark.yaml. Its rows lie in data/, and splits are the default ones."""
     config = read_config(folder)
-    if config.eval_mode == "per_sample":
-        evaluator = "per_sample"
-    elif config.opencompass_dataset:
-        evaluator = f"opencompass:{config.opencompass_dataset}"
-    else:
-        raise PluginError(f"{folder.name}/{CONFIG}: opencompass_dataset: needed for eval_mode opencompass")
     return {
         "title": config.name,
-        "evaluator": evaluator,
+        **_judged_by(config, where=f"{folder.name}/{CONFIG}"),
         "prompt": {"template": "{question}", "answer_template": "{answer}"},
         "generation": {"max_new_tokens": 2048},
         "expose": list(config.expose_files),
+    }
+
+
+def _judged_by(config: SmithConfig, *, where: str) -> dict[str, Any]:
+    """The evaluator and what it has to know."""
+    if config.eval_mode == "per_sample":
+        return {"evaluator": "per_sample"}
+    configuration = config.opencompass_dataset
+    if not configuration:
+        raise PluginError(f"{where}: opencompass_dataset: needed for eval_mode opencompass")
+    family = opencompass.family_of(configuration)
+    files = config.opencompass_files or (family.files if family else {})
+    if not files:
+        raise PluginError(
+            f"{where}: opencompass_files: needed for {configuration}: where below COMPASS_DATA_CACHE it "
+            "reads its rows, e.g. {data/mine/test.jsonl: items}"
+        )
+    metric = config.opencompass_metric or (family.metric if family else "accuracy")
+    return {
+        "evaluator": f"{opencompass.NAME}:{configuration}",
+        "evaluator_settings": {"files": files, "metric": metric},
+        "metric": {"name": metric},
     }
 
 

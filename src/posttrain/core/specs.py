@@ -100,6 +100,8 @@ class TaskSpec(Frozen):
     format_control: str | None = None
     """A variant under which the untouched base shows what a prompt alone gives."""
     variant: str | None = None
+    rows_of: str | None = None
+    """The task whose rows these are, where they are another's."""
     needs: tuple[str, ...] = ()
     """Extras that grading this task needs, e.g. `math`."""
 
@@ -107,6 +109,11 @@ class TaskSpec(Frozen):
     def name(self) -> str:
         """The id without its variant: the name of the folder and of its data."""
         return self.id.split(":", 1)[0]
+
+    @property
+    def data_name(self) -> str:
+        """The task under whose name its rows are kept and looked for."""
+        return self.rows_of or self.name
 
 
 class AgentSpec(Frozen):

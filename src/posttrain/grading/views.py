@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from posttrain.core.evaluation import ScoringJob
-from posttrain.infra.sandbox import Isolation, View, require_readable
+from posttrain.infra.sandbox import Isolation, Relay, View, hand_over, require_readable
 
 HOME = Path("/home/grader")
 """Empty and writable inside; caches of libraries go there and end with the process."""
@@ -40,6 +41,28 @@ class WorkerViews:
             return View.host(network="none")
         model = [] if job.model is None else [Path(job.model)]
         return self._allow([Path(job.folder), *model])
+
+    def tool(self, shown: Sequence[Path], work: Path, relay: Relay | None) -> View:
+        """A tool's environment, read-only, and a folder of its own; `relay` is all its network."""
+        if self.isolation == "none":
+            return View.host()
+        if self.uid is not None:
+            hand_over(work, self.uid)
+        return View.allow_list(
+            home=HOME,
+            uid=self.uid,
+            network="grader",
+            relay=relay,
+            writable=[work],
+            readable=shown,
+            hidden=self.hidden,
+        )
+
+    def tool_peers(self) -> set[int] | None:
+        """Whose connections are a tool's; None where everybody is the same user."""
+        if self.isolation == "none":
+            return None
+        return {os.getuid() if self.uid is None else self.uid}
 
     def _allow(self, readable: Sequence[Path]) -> View:
         if self.isolation == "none":

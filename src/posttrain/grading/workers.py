@@ -27,6 +27,7 @@ from posttrain.evaluators.stock import OWN
 from posttrain.grading.asking import Asking
 from posttrain.grading.views import WorkerViews
 from posttrain.infra.files import read_jsonl, write_jsonl
+from posttrain.grading.adapting import Adapter, Tool
 from posttrain.infra.processes import KillMode, Spawner
 
 OnFault = Callable[[str], None]
@@ -57,6 +58,8 @@ class ItemRecord(Frozen):
     """One line of grading/<label>/items.jsonl. It holds texts of hidden items and stays with the lab."""
 
     result: ItemResult
+    tool: Tool | None = None
+    """What asks and judges instead of our own evaluators, where the task's evaluator is a tool's."""
     outputs: tuple[Output, ...]
 
 
@@ -178,6 +181,8 @@ class Assessor:
         return found.provenance
 
     def _own(
+            if exam.tool is not None:
+                return self._by_tool(exam.tool, worker, load, logs, spawner=spawner)
         self,
         worker: EngineWorker,
         folder: Path | None,
@@ -241,6 +246,28 @@ class Assessor:
     def _keep_items(self, evaluation: Evaluation, outputs: tuple[Output, ...], logs: Path) -> None:
         samples = self._exam.generation.samples
         records = [
+    def _by_tool(
+        self, tool: Tool, worker: EngineWorker, load: LoadReport, logs: Path, *, spawner: Spawner
+    ) -> _Answers:
+        """By a tool that asks the loaded checkpoint over HTTP."""
+        exam = self._exam
+        adapter = Adapter(
+            task=exam.task,
+            tool=tool,
+            items=exam.items,
+            prompt=exam.prompt,
+            generation=exam.generation,
+            timeout_s=self._timeout_s,
+        )
+        adapted = adapter.grade(worker, logs, spawner=spawner, views=self._views, progress=self._progress)
+        return _Answers(
+            load=load,
+            outputs=adapted.outputs,
+            evaluation=adapted.evaluation,
+            warnings=adapted.warnings,
+            generation_s=adapted.generation_s,
+        )
+
             ItemRecord(result=result, outputs=outputs[k * samples : (k + 1) * samples])
             for k, result in enumerate(evaluation.items)
         ]

@@ -81,7 +81,7 @@ def audit_closed(paths: RunPaths, lab: Lab) -> AuditReport:
     plan = read_plan(paths)
     task = lab.tasks.load(plan.request.task)
     source = TaskSource(
-        task=task.name, lab=lab.paths, sources=lab.sources, offline=lab.offline, progress=lambda _: None
+        task=task.data_name, lab=lab.paths, sources=lab.sources, offline=lab.offline, progress=lambda _: None
     )
     with Spawner() as spawner:
         data = prepare_task(

@@ -123,7 +123,7 @@ def _data(
     spec: TaskSpec, lab: Lab, terminal: Terminal, spawner: Spawner, data: dict[Mode, TaskData]
 ) -> _Found:
     source = TaskSource(
-        task=spec.name, lab=lab.paths, sources=lab.sources, offline=lab.offline, progress=terminal.say
+        task=spec.data_name, lab=lab.paths, sources=lab.sources, offline=lab.offline, progress=terminal.say
     )
     for protocol in _PROTOCOLS:
         data[protocol] = prepare_task(

@@ -27,6 +27,7 @@ from posttrain.core.specs import AgentSpec, TaskSpec
 from posttrain.engines.client import EngineWorker
 from posttrain.engines.plan import EngineChoice, choose_engine, choose_numeric, library_versions
 from posttrain.infra.datasets import TaskSource
+from posttrain.grading.adapting import Tool
 from posttrain.infra.digests import digest_tree
 from posttrain.infra.files import read_jsonl
 from posttrain.infra.gpus import list_gpus
@@ -37,6 +38,7 @@ from posttrain.runs.harness import Harness
 from posttrain.runs.isolation import resolve_isolation, resolve_network, worker_views
 from posttrain.runs.lab import Lab
 
+from posttrain.runs.tools import task_tool
 SAMPLES = 3
 """Rendered rows that every workspace shows."""
 KEPT_CHECKPOINTS = 8
@@ -58,6 +60,8 @@ class Chosen:
     isolation: Isolation
     network: Network
 
+    tool: Tool | None = None
+    """What asks and judges, where the task is a tool's."""
 
 @dataclass(frozen=True)
 class Prepared:
@@ -97,7 +101,8 @@ def choose(request: RunRequest, lab: Lab, spawner: Spawner) -> Chosen:
     engine = choose_engine(request.engine, gpus=_visible_gpus(lab), needs=task.needs)
     isolation = resolve_isolation(request, spawner)
     network = resolve_network(request, agent, isolation)
-    return Chosen(request, agent, task, control, engine, isolation, network)
+    tool = task_tool(task, lab)
+    return Chosen(request, agent, task, control, engine, isolation, network, tool)
 
 
 def _visible_gpus(lab: Lab) -> tuple[str, ...]:
@@ -112,7 +117,11 @@ def prepare(chosen: Chosen, harness: Harness) -> Prepared:
             chosen.task,
             lab=lab.paths,
             source=TaskSource(
-                task=chosen.task.name, lab=lab.paths, sources=lab.sources, offline=lab.offline, progress=say
+                task=chosen.task.data_name,
+                lab=lab.paths,
+                sources=lab.sources,
+                offline=lab.offline,
+                progress=say,
             ),
             spawner=harness.spawner,
             salt=request.split_salt,
@@ -150,6 +159,8 @@ def _resolve(chosen: Chosen, harness: Harness, *, model: Model, data: TaskData) 
     siblings = known_siblings(lab, model)
     settings = prompt_settings(
         task, has_chat_template=model.facts().has_chat_template, frozen_date=FROZEN_DATE
+    if chosen.tool is not None:
+        libraries |= {"opencompass": chosen.tool.version}
     )
     views = worker_views(paths.run_id, chosen.isolation, lab)
     opened = opened_base(

@@ -38,6 +38,7 @@ from posttrain.runs.log import RunLog
 from posttrain.runs.plan import FROZEN_DATE, choose, prepare
 from posttrain.runs.session import Session
 from posttrain.runs.signals import StopSignals
+from posttrain.runs.tools import task_tool
 
 _LABEL = "grade"
 
@@ -78,6 +79,7 @@ def grade_folder(request: GradeRequest, *, lab: Lab, terminal: Terminal) -> Fold
     task = lab.tasks.load(request.task)
     gpus = [gpu.id for gpu in list_gpus(visible=lab.host_env.get("CUDA_VISIBLE_DEVICES"))]
     engine = choose_engine(request.engine, gpus=gpus, needs=task.needs)
+    tool = task_tool(task, lab)
     if not request.model_path.is_dir():
         raise UsageError(f"--model-path: {request.model_path} is not a folder")
     with (
@@ -99,6 +101,7 @@ def grade_folder(request: GradeRequest, *, lab: Lab, terminal: Terminal) -> Fold
             generation=task.generation,
             base=base,
             numeric=choose_numeric(engine, model=facts, memory_share=request.memory_share),
+            tool=tool,
         )
         with terminal.progress(f"{task.id} {request.split}") as progress:
             assessor = Assessor(
@@ -130,7 +133,7 @@ def _base_folder(request: GradeRequest, lab: Lab, terminal: Terminal) -> Path:
 
 def _data(request: GradeRequest, task: TaskSpec, lab: Lab, terminal: Terminal, spawner: Spawner) -> TaskData:
     source = TaskSource(
-        task=task.name, lab=lab.paths, sources=lab.sources, offline=lab.offline, progress=terminal.say
+        task=task.data_name, lab=lab.paths, sources=lab.sources, offline=lab.offline, progress=terminal.say
     )
     return prepare_task(
         task,

@@ -43,6 +43,7 @@ from posttrain.runs.isolation import (
 )
 from posttrain.runs.session import Session
 
+from posttrain.runs.tools import tool_check
 Baselines = Mapping[Split, Assessment]
 
 
@@ -117,7 +118,7 @@ def _self_check(session: Session) -> SelfCheck:
     folder.mkdir(parents=True, exist_ok=True)
     views = worker_views(session.plan.run_id, session.plan.isolation, session.lab)
     with session.signals.interruptible():
-        checked = self_check(
+        checked = tool_check(session, items, folder, views=views) or self_check(
             prepared.task,
             items,
             score=lambda job: scorer.score(

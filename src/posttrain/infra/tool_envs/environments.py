@@ -14,6 +14,8 @@ from posttrain.core.paths import LabPaths
 from posttrain.infra.tool_envs import interpreters
 from posttrain.infra.tool_envs.recipes import Recipe, names, recipe
 
+_WHERE = "import sys, importlib.util as u; print(u.find_spec(sys.argv[1]).submodule_search_locations[0])"
+
 
 class EnvManifest(Frozen):
     """envs/<tool>/.manifest.json: written last, so that only a complete environment has one."""
@@ -71,6 +73,18 @@ def require(name: str, lab: LabPaths, host: Mapping[str, str], *, needed_for: st
             f"(or name an interpreter that has it with {tool.interpreter_variable})"
         )
     return found
+
+
+def package_folder(env: ToolEnv, package: str) -> Path:
+    """Where a package of the tool lies; UsageError if its interpreter has none of that name."""
+    told = interpreters.output_of([str(env.python), "-c", _WHERE, package])
+    if not told:
+        raise UsageError(
+            f"{env.recipe.interpreter_variable}: {env.python} has no package {package}"
+            if env.origin != "installed"
+            else f"{env.recipe.name}: its environment is damaged: posttrain env install {env.recipe.name}"
+        )
+    return Path(told)
 
 
 def read_manifest(folder: Path) -> EnvManifest | None:
