@@ -123,3 +123,36 @@ def test_random_reward_runs_the_example_agents_script_with_another_reward(bench:
     assert [Path(body["model_path"]).name for body in bench.server.submissions] == ["checkpoint-epoch1"]
     assert (bench.workspace / "output/checkpoint-epoch1/model.safetensors").is_file()
     assert "step 1: reward" in ended.stdout
+
+
+def test_the_sweep_compares_knobs_and_trains_with_the_best(bench: Any) -> None:
+    pytest.importorskip("torch", reason="needs the extra 'train'")
+    pytest.importorskip("optuna", reason="needs the extra 'sweep'")
+    prepare(bench, rows=64)
+    bench.server.improvements = [1.0, 2.0, -5.0]
+    agent = AgentRegistry().load("sweep")
+    settings = {"EPOCHS": "1", "BATCH_SIZE": "8", "MOST_TRIALS": "2"}
+    ended = bench.run(agent.model_copy(update={"env_vars": {**agent.env_vars, **settings}}))
+    assert ended.returncode == 0, ended.stdout
+    assert "trial 0: +2.0 on validation" in ended.stdout
+    assert "trial 1, half-way: -5.0 on validation, not worth finishing" in ended.stdout
+    assert "last training, the best of 2 trials, +2.0: learning rate x1" in ended.stdout
+    assert [path.name for path in (bench.workspace / "output").iterdir()] == ["v4", "v5"]
+    assert (bench.workspace / "code/sweep.jsonl").is_file()
+
+
+def test_the_sweep_without_optuna_says_so_in_a_line(bench: Any, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs the extra 'train'")
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "gone/optuna.py").write_text("raise ModuleNotFoundError('optuna')\n")
+    agent = AgentRegistry().load("sweep")
+    without = {**agent.env_vars, "PYTHONPATH": str(tmp_path / "gone")}
+    ended = bench.run(agent.model_copy(update={"env_vars": without}))
+    assert ended.returncode == 1
+    (line,) = ended.stdout.splitlines()
+    assert line.endswith("the agent sweep needs optuna: pip install 'posttrain[sweep]'")
+
+
+@pytest.mark.parametrize("name", ["noop", "recipe", "random_reward", "sweep"])
+def test_controls_call_themselves_so(name: str) -> None:
+    assert AgentRegistry().load(name).control

@@ -1,4 +1,4 @@
-"""`list`, `logs`, `results` on a lab home with runs in it."""
+"""`list` and `logs` on a lab home with runs in it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from builders import grade, plan, record, result
+from builders import grade, plan, record
 from posttrain.cli.main import execute
 from posttrain.core.paths import LabPaths, RunPaths
-from posttrain.core.runs import RunPlan, RunRecord, Status
-from posttrain.core.scores import Improvement
+from posttrain.core.runs import RunPlan, RunRecord
 from posttrain.infra.files import write_json
 from posttrain.reports.results import record_result, result_row
 
@@ -40,10 +38,6 @@ def write_run(lab: LabPaths, made: RunPlan, happened: RunRecord | None) -> RunPa
         )
         record_result(lab.results_csv, row)
     return paths
-
-
-def improved(value: float) -> Improvement:
-    return Improvement(value=value, ci95=(value - 4, value + 4), n=500, method="bonett-price")
 
 
 def test_runs_are_listed_with_their_result(home: LabPaths, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,61 +104,3 @@ def test_following_ends_with_the_run_and_loses_nothing(home: LabPaths) -> None:
     output, _ = follower.communicate(timeout=20)
     assert output == b"first\nlast\n"
     assert follower.returncode == 0
-
-
-def test_the_table_shows_the_lift_over_the_best_control(
-    home: LabPaths, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mine = home.home / "agents" / "mine"
-    mine.mkdir(parents=True)
-    (mine / "config.yaml").write_text("name: Mine\nstart: start.sh\n")
-    (mine / "start.sh").write_text("true\n")
-    runs = [("mine", "a", 12.0), ("noop", "b", 0.0), ("mine", "c", 10.0)]
-    for agent, run_id, value in runs:
-        happened = record(run_id, result=result(improvement=improved(value)))
-        write_run(home, plan(run_id, agent=agent), happened)
-    assert execute(["results", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert [(row["agent"], row["lift"]) for row in rows] == [("mine", 12.0), ("noop", None), ("mine", 10.0)]
-    assert rows[0]["control"] == {"agent": "noop", "improvement": 0.0, "runs": 1}
-    assert execute(["results", "--agent", "mine"]) == 0
-    table = capsys.readouterr().out
-    assert "+12.0 [+8.0, +16.0]" in table
-    assert "+12.0 over noop" in table
-    assert "isolation: none" in table
-
-
-def test_controls_of_another_budget_do_not_count(home: LabPaths, capsys: pytest.CaptureFixture[str]) -> None:
-    write_run(home, plan("a"), record("a"))
-    write_run(home, plan("b", agent="noop", timeout_s=60.0), record("b"))
-    assert execute(["results", "--json"]) == 0
-    assert [row["lift"] for row in json.loads(capsys.readouterr().out)] == [None, None]
-
-
-def test_the_summary_counts_what_was_not_scored_apart(
-    home: LabPaths, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for run_id, value in (("a", 10.0), ("b", 14.0)):
-        write_run(home, plan(run_id), record(run_id, result=result(improvement=improved(value))))
-    write_run(home, plan("c"), record("c", result=None, status=Status.NO_SUBMISSION))
-    assert execute(["results", "--summary", "--json"]) == 0
-    (group,) = json.loads(capsys.readouterr().out)
-    assert (group["runs"], group["not_scored"], group["improvement"]) == (3, 1, 12.0)
-    assert group["spread"] == pytest.approx(2.83, abs=0.01)
-
-
-def test_an_empty_lab_has_no_results(home: LabPaths, capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(["results"]) == 0
-    assert capsys.readouterr().out == "no results yet\n"
-
-
-def test_a_results_file_of_the_ancestor_is_shown(home: LabPaths, capsys: pytest.CaptureFixture[str]) -> None:
-    Path(home.results_csv).write_text(
-        "run_id,timestamp,task,agent,base_model,baseline,best_score,improvement,submissions,duration_s,success,workspace\n"
-        "20260211T143000,2026-02-11 14:30:00,gsm8k,openhands,Qwen/Qwen2.5-1.5B,21.6,22.4,0.76,3,3600,True,w\n"
-        "cut\n"
-    )
-    assert execute(["results"]) == 0
-    captured = capsys.readouterr()
-    assert "+0.8" in captured.out
-    assert "line 3" in captured.err

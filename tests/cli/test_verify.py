@@ -111,7 +111,7 @@ def test_show_and_results_read_a_real_run(finished: Finished, cli) -> None:
     page = cli("show", paths.run_id).stdout
     assert "submission 2, best on validation" in page
     assert "output/v2" in page
-    (row,) = json.loads(cli("results", "--json").stdout)
+    (row,) = json.loads(cli("results", "--runs", "--json").stdout)
     assert row["run_id"] == paths.run_id
     assert row["improvement"] > 10
     assert "agent starts" in cli("logs", paths.run_id).stdout

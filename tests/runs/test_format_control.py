@@ -22,7 +22,7 @@ def test_a_prompt_alone_is_measured_before_the_clock_and_told_everywhere(bench: 
     assert kinds.index("control") < kinds.index("started")
     assert "training +0.0, a prompt alone +0.0" in done.stdout
     assert "a prompt alone +0.0" in bench.posttrain("show", bench.only.run_id).stdout
-    listed = json.loads(bench.posttrain("results", "--json").stdout)
+    listed = json.loads(bench.posttrain("results", "--runs", "--json").stdout)
     assert listed[0]["format_control"]["task"] == "boolean:4shot"
     assert bench.posttrain("verify", bench.only.run_id).returncode == 0
 

@@ -13,7 +13,7 @@ import pytest
 from posttrain.training.budget import Budget, HandInCost, Progress
 from posttrain.training.examples import Example
 from posttrain.training.models import batch_size_for, learning_rate_for
-from posttrain.training.session import Session, SessionSettings
+from posttrain.training.session import Desk, Session, SessionSettings
 from posttrain.training.sft import SftSettings, StepReport, TrainingDiverged, learning_rate_factor
 
 
@@ -102,10 +102,13 @@ class Scene:
             start=self.start,
             batches=itertools.repeat((Example((1,), (2,)),) * 4),
             examples=self.examples,
-            budget=Budget(self.budget_s, clock=self.clock),
-            cost=HandInCost(checkpoint_bytes=270e6),
-            server=self.server,
-            output=self.output,
+            desk=Desk(
+                server=self.server,
+                budget=Budget(self.budget_s, clock=self.clock),
+                cost=HandInCost(checkpoint_bytes=270e6),
+                output=self.output,
+                log=self.log.append,
+            ),
             settings=SessionSettings(**settings),
             log=self.log.append,
             curve=lambda report: None,
@@ -181,7 +184,7 @@ def test_divergence_begins_again_once_and_then_is_an_error(tmp_path: Path) -> No
 def test_what_was_not_accepted_is_not_counted_and_tried_again_at_the_end(scene: Scene) -> None:
     scene.server.refuses = True
     assert scene.run() == []
-    assert any("not accepted" in line for line in scene.log)
+    assert sum("not accepted" in line for line in scene.log) == 2
 
 
 def test_versions_go_on_after_those_that_are_there(scene: Scene) -> None:

@@ -2,114 +2,118 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
-from pydantic import ValidationError
 
 from posttrain.cli.context import open_lab
-from posttrain.cli.listing import read_record
-from posttrain.cli.output import gain, points, print_json, print_table, printable, warn
-from posttrain.core.errors import PosttrainError
-from posttrain.core.runs import FormatControl, RunRequest
-from posttrain.infra.durations import format_duration
-from posttrain.reports.comparison import Group, best_controls, control_for, groups, lift, setting
+from posttrain.cli.output import gain, one_line, points, print_json, print_table, warn
+from posttrain.cli.results_data import groups_as_csv, run_as_data, runs_as_csv
+from posttrain.core.errors import PosttrainError, UsageError
+from posttrain.core.runs import FormatControl, Mode, Status
+from posttrain.infra.durations import format_duration, parse_duration
+from posttrain.reports.comparison import Control, Controls, Entry, Group, Mean, groups, lift, setting
+from posttrain.reports.filters import Filters, parse_moment
 from posttrain.reports.results import ResultRow, read_results
-from posttrain.runs.history import Word
 from posttrain.runs.lab import Lab
-from posttrain.runs.words import read_word
+from posttrain.runs.survey import survey
+
+Form = Literal["table", "json", "csv"]
 
 
 def results(
-    task: Annotated[str | None, typer.Option(help="Only this task.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Only this agent.")] = None,
-    model: Annotated[str | None, typer.Option(help="Only this base model.")] = None,
-    summary: Annotated[bool, typer.Option("--summary", help="One line for all runs of an agent.")] = False,
+    task: Annotated[list[str] | None, typer.Option(help="Only this task; may be given again.")] = None,
+    agent: Annotated[list[str] | None, typer.Option(help="Only this agent; may be given again.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="Only this base model; may be given again.")] = None,
+    protocol: Annotated[Mode | None, typer.Option(help="Only this protocol.")] = None,
+    status: Annotated[list[Status] | None, typer.Option(help="Only runs that ended so.")] = None,
+    budget: Annotated[list[str] | None, typer.Option(help="Only this budget, such as 4m or 12h.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only later runs: 2026-11-29, '2026-11-29 20:00', 90m, 12h, 7d.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Only earlier runs.")] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Read this results.csv, AutoRL-Bench's too, instead of the lab's; may be given again."
+        ),
+    ] = None,
+    runs: Annotated[bool, typer.Option("--runs", help="One line a run instead of one an agent.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="The table as CSV on standard output.")] = False,
 ) -> None:
     """The table over runs, with intervals and lifts.
 
-    An improvement is the paired difference to the baseline on the same items, with its 95 % interval. The
-    lift compares it with the best control agent of the same task, model, budget and protocol.
+    One line an agent, in each setting: task, base model, budget, protocol, items and engine. The improvement
+    is the mean over its runs with the 95 % t-interval; of one run alone, the interval over items. The lift
+    compares it with the best control of the same setting. Names may have * and ?.
     """
+    if as_json and as_csv:
+        raise UsageError("--json, --csv: one of them")
+    form: Form = "json" if as_json else "csv" if as_csv else "table"
+    filters = _filters(
+        task=task,
+        agent=agent,
+        model=model,
+        protocol=protocol,
+        status=status,
+        budget=budget,
+        since=since,
+        until=until,
+    )
     here = open_lab()
-    found = read_results(here.paths.results_csv)
-    for fault in found.faults:
-        warn(fault)
-    budgets = _budgets(here)
-    controls = _controls(here)
-    words, prompted = _words(here, found.rows), _prompted(here, found.rows)
-    rows = tuple(_unscored(row) if _rejected(words, row) else row for row in found.rows)
-    wanted = {"task": task, "agent": agent, "base_model": model}
-    chosen = [
-        row
-        for row in rows
-        if all(value is None or getattr(row, name) == value for name, value in wanted.items())
-    ]
-    if summary:
-        every = groups(rows, controls=controls, budgets=budgets)
-        shown = [
-            group
-            for group in every
-            if all(value is None or getattr(group, name) == value for name, value in wanted.items())
-        ]
-        _print_groups(shown, as_json=as_json)
+    known = survey(here.paths, _rows(here, file))
+    entries = tuple(entry for entry in known if filters.keeps(entry))
+    controls = Controls(entries, names=_controls(here))
+    nothing = "no results yet" if not known else f"none of {len(known)} runs is asked for"
+    if runs:
+        _print_runs([e for e in entries if filters.shows(e.row.agent)], controls, form=form, nothing=nothing)
     else:
-        _print_runs(
-            chosen,
-            rows,
-            controls=controls,
-            budgets=budgets,
-            words=words,
-            prompted=prompted,
-            as_json=as_json,
-        )
+        shown = [group for group in groups(entries, controls=controls) if filters.shows(group.agent)]
+        _print_groups(shown, form=form, nothing=nothing)
 
 
-def _words(here: Lab, rows: tuple[ResultRow, ...]) -> dict[str, Word]:
-    """What operators said about runs, by run id."""
-    found: dict[str, Word] = {}
-    for row in rows:
-        paths = here.paths.find_run(row.run_id)
-        word = None if paths is None else read_word(paths)
-        if word is not None:
-            found[row.run_id] = word
-    return found
+def _filters(
+    *,
+    task: Sequence[str] | None,
+    agent: Sequence[str] | None,
+    model: Sequence[str] | None,
+    protocol: Mode | None,
+    status: Sequence[Status] | None,
+    budget: Sequence[str] | None,
+    since: str | None,
+    until: str | None,
+) -> Filters:
+    now = datetime.now()  # noqa: DTZ005 - rows are in local time
+    return Filters(
+        tasks=tuple(task or ()),
+        agents=tuple(agent or ()),
+        models=tuple(model or ()),
+        protocol=protocol,
+        statuses=tuple(found.value for found in status or ()),
+        budgets=tuple(parse_duration(text, field="--budget") for text in budget or ()),
+        since=None if since is None else parse_moment(since, field="--since", now=now),
+        until=None if until is None else parse_moment(until, field="--until", now=now),
+    )
 
 
-def _prompted(here: Lab, rows: tuple[ResultRow, ...]) -> dict[str, FormatControl]:
-    """What a prompt alone gave the untouched base, by run id, where it was measured."""
-    found: dict[str, FormatControl] = {}
-    for row in rows:
-        paths = here.paths.find_run(row.run_id)
+def _rows(here: Lab, files: Sequence[Path] | None) -> list[ResultRow]:
+    """The rows of the lab's file or of those that were named; lines that are none are told."""
+    rows: list[ResultRow] = []
+    for path in files or [here.paths.results_csv]:
+        if files and not path.is_file():
+            raise UsageError(f"--file: {path} is no file")
         try:
-            record = None if paths is None else read_record(paths)
-        except (OSError, ValidationError):
-            continue
-        if record is not None and record.format_control is not None:
-            found[row.run_id] = record.format_control
-    return found
-
-
-def _rejected(words: dict[str, Word], row: ResultRow) -> bool:
-    return row.run_id in words and not words[row.run_id].accepted
-
-
-def _unscored(row: ResultRow) -> ResultRow:
-    """A rejected run is shown, compares with nothing and enters no mean."""
-    nothing = dict.fromkeys(("best_score", "improvement", "ci_low", "ci_high", "test_score"))
-    return row.model_copy(update={**nothing, "success": False})
-
-
-def _budgets(here: Lab) -> dict[str, float]:
-    """The time budget of every run whose request is still there."""
-    found: dict[str, float] = {}
-    for path in here.paths.runs.glob("*/*/request.json"):
-        try:
-            found[path.parent.name] = RunRequest.model_validate_json(path.read_bytes()).timeout_s
-        except (OSError, ValidationError):
-            continue
-    return found
+            found = read_results(path)
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}") from error
+        for fault in found.faults:
+            warn(one_line(fault))
+        rows += found.rows
+    return rows
 
 
 def _controls(here: Lab) -> set[str]:
@@ -124,122 +128,124 @@ def _controls(here: Lab) -> set[str]:
     return found
 
 
-def _print_runs(
-    chosen: list[ResultRow],
-    every: tuple[ResultRow, ...],
-    *,
-    controls: set[str],
-    budgets: dict[str, float],
-    words: dict[str, Word],
-    prompted: dict[str, FormatControl],
-    as_json: bool,
-) -> None:
-    best = best_controls(every, controls=controls, budgets=budgets)
-    lines = []
-    for row in chosen:
-        control = control_for(row, best, setting(row, budgets))
-        lines.append((row, budgets.get(row.run_id), control, lift(row, control)))
-    if as_json:
-        print_json(
-            [
-                row.model_dump()
-                | {"timeout_s": budget, "control": control, "lift": lifted, "verdict": words.get(row.run_id)}
-                | {"format_control": prompted.get(row.run_id)}
-                for row, budget, control, lifted in lines
-            ]
+def _print_groups(shown: Sequence[Group], *, form: Form, nothing: str) -> None:
+    if form == "json":
+        print_json(list(shown))
+    elif form == "csv":
+        print(groups_as_csv(shown), end="")
+    elif not shown:
+        print(nothing)
+    else:
+        columns = ("task", "model", "budget", "protocol", "n", "agent", "runs", "baseline", "score")
+        more = ("improvement", "lift", "prompt alone", "over-fit", "verdicts", "marks")
+        print_table(
+            (*columns, *more), [_line(group) for group in shown], right=("n", "runs", "baseline", "score")
         )
-        return
-    if not lines:
-        print("no results yet")
-        return
-    columns = (
-        "run",
-        "task",
-        "agent",
-        "model",
-        "baseline",
-        "score",
-        "improvement",
-        "prompt alone",
-        "lift",
-        "n",
-        "subs",
-        "budget",
-        "status",
-        "marks",
+
+
+def _line(group: Group) -> tuple[str, ...]:
+    driver = "" if group.driver_model in ("", "unknown") else f" ({group.driver_model})"
+    return tuple(
+        one_line(cell)
+        for cell in (
+            group.task,
+            group.base_model,
+            format_duration(group.timeout_s) if group.timeout_s else "",
+            group.protocol,
+            str(group.n or ""),
+            f"{group.agent}{driver}{' *' if group.is_control else ''}",
+            _run_count(group),
+            points(group.baseline),
+            points(group.score),
+            _gained(group),
+            _lifted(group.lift, group.control, group.lift_interval),
+            "not measured" if group.format_control is None else gain(group.format_control.mean),
+            _overfit(group.overfit),
+            ", ".join(f"{count} {name}" for name, count in group.verdicts.items()),
+            ", ".join(_mark(mark, count, group.runs) for mark, count in group.marks.items()),
+        )
     )
-    print_table(
-        columns,
-        [
-            (
-                row.run_id,
-                row.task,
-                row.agent,
-                row.base_model,
-                points(row.baseline),
-                points(row.best_score) or "not scored",
-                gain(row.improvement, (row.ci_low, row.ci_high)),
-                _prompt_alone(prompted.get(row.run_id)),
-                f"{gain(lifted)} over {control.agent}" if control and lifted is not None else "",
-                str(row.n or ""),
-                str(row.submissions if row.submissions is not None else ""),
-                format_duration(budget) if budget else "",
-                row.status,
-                _marks(row, words.get(row.run_id)),
-            )
-            for row, budget, control, lifted in lines
-        ],
-        right=("baseline", "score", "n", "subs"),
+
+
+def _run_count(group: Group) -> str:
+    parts = [str(group.runs)]
+    unscored = group.not_scored - group.rejected
+    parts += [f"{unscored} not scored"] if unscored else []
+    parts += [f"{group.rejected} rejected"] if group.rejected else []
+    return ", ".join(parts)
+
+
+def _gained(group: Group) -> str:
+    """The mean with its interval over runs; of one run alone that over items, said so."""
+    if group.improvement is None:
+        return "not scored"
+    if group.interval is not None:
+        return gain(group.improvement, group.interval)
+    ends = (
+        "" if group.item_interval is None else f", items{gain(0.0, group.item_interval).removeprefix('+0.0')}"
+    )
+    return f"{gain(group.improvement)} (1 run{ends})"
+
+
+def _lifted(value: float | None, control: Control | None, interval: tuple[float, float] | None = None) -> str:
+    return "" if control is None or value is None else f"{gain(value, interval)} over {control.agent}"
+
+
+def _overfit(mean: Mean | None) -> str:
+    return "" if mean is None else gain(mean.mean, mean.interval)
+
+
+def _mark(mark: str, count: int, runs: int) -> str:
+    return mark if count == runs else f"{mark} ({count})"
+
+
+def _print_runs(shown: Sequence[Entry], controls: Controls, *, form: Form, nothing: str) -> None:
+    lines = [(entry, _control(entry, controls)) for entry in shown]
+    if form == "json":
+        print_json([run_as_data(entry, control) for entry, control in lines])
+    elif form == "csv":
+        print(runs_as_csv(lines), end="")
+    elif not lines:
+        print(nothing)
+    else:
+        columns = ("run", "task", "agent", "model", "baseline", "score", "improvement", "prompt alone")
+        more = ("lift", "n", "subs", "budget", "status", "marks")
+        print_table(
+            (*columns, *more),
+            [_run_line(entry, control) for entry, control in lines],
+            right=("baseline", "score", "n", "subs"),
+        )
+
+
+def _control(entry: Entry, controls: Controls) -> Control | None:
+    found = controls.best(entry.row.agent, setting(entry))
+    return None if found is None else found[0]
+
+
+def _run_line(entry: Entry, control: Control | None) -> tuple[str, ...]:
+    row, facts = entry.row, entry.facts
+    said = f"{'accepted' if facts.accepted else 'rejected'}: {facts.why}"
+    marks = [mark for mark in entry.marks if not mark.endswith("by the operator")]
+    return tuple(
+        one_line(cell)
+        for cell in (
+            row.run_id,
+            row.task,
+            row.agent,
+            row.base_model,
+            points(row.baseline),
+            "not scored" if entry.improvement is None else points(row.best_score),
+            gain(entry.improvement, entry.interval),
+            _prompt_alone(facts.format_control),
+            _lifted(lift(entry, control), control),
+            str(row.n or ""),
+            str(row.submissions if row.submissions is not None else ""),
+            format_duration(facts.timeout_s) if facts.timeout_s else "",
+            row.status,
+            ", ".join([said, *marks] if facts.accepted is not None else marks),
+        )
     )
 
 
 def _prompt_alone(control: FormatControl | None) -> str:
     return "not measured" if control is None else gain(control.improvement.value)
-
-
-def _marks(row: ResultRow, word: Word | None) -> str:
-    """What weakens the result, as short as it can be said."""
-    marks = []
-    if word is not None:
-        marks.append(f"{'accepted' if word.accepted else 'rejected'}: {printable(word.why)}")
-    if row.isolation == "none":
-        marks.append("isolation: none")
-    if row.network == "host":
-        marks.append("network: host")
-    if row.protocol == "open":
-        marks.append("open")
-    return ", ".join(marks)
-
-
-def _print_groups(shown: list[Group], *, as_json: bool) -> None:
-    if as_json:
-        print_json(shown)
-        return
-    if not shown:
-        print("no results yet")
-        return
-    print_table(
-        ("task", "model", "agent", "driver", "budget", "runs", "not scored", "improvement", "lift"),
-        [
-            (
-                group.task,
-                group.base_model,
-                group.agent,
-                group.driver_model,
-                format_duration(group.timeout_s) if group.timeout_s else "",
-                str(group.runs),
-                str(group.not_scored or ""),
-                _mean(group),
-                f"{gain(group.lift)} over {group.control.agent}" if group.control else "",
-            )
-            for group in shown
-        ],
-        right=("runs", "not scored"),
-    )
-
-
-def _mean(group: Group) -> str:
-    if group.improvement is None:
-        return "not scored"
-    spread = f" ± {group.spread:.1f}" if group.spread is not None else ""
-    return gain(group.improvement) + spread

@@ -20,7 +20,7 @@ from posttrain.infra.files import write_atomic
 
 _LOCK_TIMEOUT_S = 60.0
 DRIVER_VARIABLES = ("LLM_MODEL", "CHAT_MODEL", "OPENAI_MODEL")
-_TIME = "%Y-%m-%d %H:%M:%S"
+TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 
 
 def _number(value: object) -> object:
@@ -121,7 +121,7 @@ def result_row(
     baseline = result.baseline if result else record.test_baseline
     return ResultRow(
         run_id=plan.run_id,
-        timestamp=datetime.fromisoformat(record.started).astimezone().strftime(_TIME),
+        timestamp=datetime.fromisoformat(record.started).astimezone().strftime(TIME_FORMAT),
         task=plan.request.task,
         agent=plan.request.agent,
         driver_model=driver,
@@ -230,13 +230,22 @@ def _read(path: Path) -> list[ResultRow | _Unreadable]:
     if not path.exists():
         return []
     lines: list[ResultRow | _Unreadable] = []
-    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+    # utf-8-sig: spreadsheets put a mark before the first name
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         reader = csv.reader(file)
-        header = tuple(next(reader, ()))
-        for cells in reader:
-            if cells:
+        header: tuple[str, ...] | None = None
+        while True:
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:  # such as a cell of more than 128 KiB
+                lines.append(_Unreadable(reader.line_num, str(error), ()))
+                continue
+            if cells is None:
+                return lines
+            if header is None:
+                header = tuple(cells)
+            elif cells:
                 lines.append(_line(header, cells, reader.line_num))
-    return lines
 
 
 def _line(header: tuple[str, ...], cells: Sequence[str], number: int) -> ResultRow | _Unreadable:

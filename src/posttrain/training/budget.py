@@ -21,6 +21,10 @@ class Budget:
         """Seconds left, negative when over."""
         return self._deadline - self._clock()
 
+    def first(self, seconds: float) -> Budget:
+        """The next so many seconds as a budget of their own, which ends no later than this one."""
+        return Budget(min(seconds, self.remaining()), clock=self._clock)
+
 
 @dataclass
 class HandInCost:

@@ -29,6 +29,12 @@ class GradingServer:
             raise InfrastructureError(f"the grading server tells no time: {reply.content.get('error')}")
         return float(remaining)
 
+    def total_s(self) -> float:
+        """The whole budget of the run, what was used before an interruption included."""
+        reply = client.call(self._url, "/time", timeout_s=30)
+        total = reply.content.get("timeout_s")
+        return float(total) if isinstance(total, int | float) else self.remaining_s()
+
     def hand_in(self, folder: Path, *, note: str) -> int | None:
         """The submission's number once its copy is complete; None if it was refused."""
         for attempt in range(1, _TRIES + 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,94 @@ class Server(Protocol):
         ...
 
 
+class Desk:
+    """Saves versions and hands them in; learns what that takes."""
+
+    def __init__(
+        self,
+        *,
+        server: Server,
+        budget: Budget,
+        cost: HandInCost,
+        output: Path,
+        log: Callable[[str], None],
+        keep: bool = True,
+    ) -> None:
+        """Without `keep` a version is removed once the grader has its copy."""
+        self.server = server
+        self.budget = budget
+        self.cost = cost
+        self._output = output
+        self._log = log
+        self.keep = keep
+        self._version = 1 + max((_number(path) for path in output.glob("v*")), default=0)
+        self.accepted: list[int] = []
+
+    def hand_in(self, trainer: Trainer, *, note: str) -> int | None:
+        """The submission's number; None if it was not accepted."""
+        began = self.budget.now()
+        folder = trainer.save(self._output / f"v{self._version}")
+        self._version += 1
+        number = self.server.hand_in(folder, note=note)
+        seconds = self.budget.now() - began
+        if not self.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+        if number is None:
+            self._log(f"{folder.name} was not accepted")
+            return None
+        self.accepted.append(number)
+        self.cost.measured_s = seconds
+        self._log(f"handed in {folder.name} as submission {number}: {seconds:.1f} s, {note}")
+        return number
+
+
+class Training:
+    """One model from the base to its last hand-in."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        batches: Iterator[Batch],
+        *,
+        progress: Progress,
+        desk: Desk,
+        name: str,
+        curve: Callable[[StepReport], None],
+    ) -> None:
+        """`name` begins the note of what is handed in."""
+        self._trainer = trainer
+        self._batches = batches
+        self._progress = progress
+        self._desk = desk
+        self._name = name
+        self._curve = curve
+        self.early: int | None = None
+        """The submission of the early hand-in."""
+
+    def run(self, *, early: float | None, worth: Callable[[], bool]) -> int | None:
+        """Steps until time or data are used up, then the last hand-in; its number.
+
+        Hands in once before, after that share of the training. Whether it is `worth` going on is asked
+        after every step; if not, or if the last is not accepted, there is no number. Raises
+        TrainingDiverged.
+        """
+        progress = self._progress
+        while not progress.finished():
+            batch = next(self._batches)
+            report = self._trainer.step(batch, progress=progress.share())
+            self._curve(report)
+            progress.add(len(batch))
+            if early is not None and progress.share() >= early and not progress.finished():
+                self.early = self._desk.hand_in(
+                    self._trainer, note=f"{self._name}, after {report.step} steps"
+                )
+                early = None
+                progress.pause()
+            if not worth():
+                return None
+        return self._desk.hand_in(self._trainer, note=f"{self._name}, end")
+
+
 @dataclass(frozen=True)
 class SessionSettings:
     """When to hand in and when to begin again."""
@@ -57,10 +146,7 @@ class Session:
         start: Callable[[SftSettings], Trainer],
         batches: Iterator[Batch],
         examples: int,
-        budget: Budget,
-        cost: HandInCost,
-        server: Server,
-        output: Path,
+        desk: Desk,
         settings: SessionSettings,
         log: Callable[[str], None],
         curve: Callable[[StepReport], None],
@@ -68,79 +154,66 @@ class Session:
         self._start = start
         self._batches = batches
         self._examples = examples
-        self._budget = budget
-        self._cost = cost
-        self._server = server
-        self._output = output
+        self._desk = desk
         self._settings = settings
         self._log = log
         self._curve = curve
-        self._version = 1 + max((_number(path) for path in output.glob("v*")), default=0)
-        self._early: int | None = None
         self._judged = False
+        self._before = len(desk.accepted)
 
     def run(self, sft: SftSettings) -> list[int]:
-        """Train and hand in; the numbers of what was accepted."""
-        accepted: list[int] = []
+        """Train and hand in; the numbers of what the desk accepted."""
         for attempt in range(self._settings.restarts + 1):
-            trainer = self._start(sft)
-            trusted = self._train(trainer, accepted, may_restart=attempt < self._settings.restarts)
-            if trusted:
-                self._hand_in(trainer, accepted, note=f"SFT, learning rate {sft.learning_rate:g}, end")
+            if self._trusted(sft, may_restart=attempt < self._settings.restarts):
                 break
             sft = replace(sft, learning_rate=sft.learning_rate * self._settings.caution)
             self._log(f"beginning again from the base with learning rate {sft.learning_rate:g}")
-        return accepted
+        return self._desk.accepted
 
-    def _train(self, trainer: Trainer, accepted: list[int], *, may_restart: bool) -> bool:
-        """Steps until time or data are used up; False if this training is not to be trusted."""
-        progress = Progress(self._budget, self._cost, examples=self._examples)
-        while not progress.finished():
-            batch = next(self._batches)
-            try:
-                report = trainer.step(batch, progress=progress.share())
-            except TrainingDiverged as error:
-                self._log(f"training diverged: {error}")
-                if may_restart:
-                    return False
+    def _trusted(self, sft: SftSettings, *, may_restart: bool) -> bool:
+        """One training; False if its model is not to be trusted."""
+        desk = self._desk
+        training = Training(
+            self._start(sft),
+            self._batches,
+            progress=Progress(desk.budget, desk.cost, examples=self._examples),
+            desk=desk,
+            name=f"SFT, learning rate {sft.learning_rate:g}",
+            curve=self._curve,
+        )
+        broken = False
+
+        def worth() -> bool:
+            nonlocal broken
+            broken = may_restart and self._broken(training.early)
+            return not broken
+
+        try:
+            training.run(early=self._settings.early if self._first() else None, worth=worth)
+        except TrainingDiverged as error:
+            self._log(f"training diverged: {error}")
+            if not may_restart:
                 raise
-            self._curve(report)
-            progress.add(len(batch))
-            if not accepted and progress.share() >= self._settings.early and not progress.finished():
-                self._early = self._hand_in(trainer, accepted, note=f"SFT, after {report.step} steps")
-                progress.pause()
-            if may_restart and self._broken():
-                return False
-        self._log(f"trained for {progress.share():.0%} of the plan")
-        return True
+            return False
+        return not broken
 
-    def _hand_in(self, trainer: Trainer, accepted: list[int], *, note: str) -> int | None:
-        began = self._budget.now()
-        folder = trainer.save(self._output / f"v{self._version}")
-        self._version += 1
-        number = self._server.hand_in(folder, note=note)
-        seconds = self._budget.now() - began
-        if number is None:
-            self._log(f"{folder.name} was not accepted")
-            return None
-        accepted.append(number)
-        self._cost.measured_s = seconds
-        self._log(f"handed in {folder.name} as submission {number}: {seconds:.1f} s, {note}")
-        return number
+    def _first(self) -> bool:
+        """Whether nothing of this session was accepted yet."""
+        return len(self._desk.accepted) == self._before
 
-    def _broken(self) -> bool:
+    def _broken(self, early: int | None) -> bool:
         """Whether the early grade has come and says, beyond doubt, that training broke the model.
 
         Only a collapse counts. On the way from an instruct model's habits to a new skill a score may
         dip below the base for a while, and beginning again would throw away what was learnt.
         """
-        if self._early is None or self._judged:
+        if early is None or self._judged:
             return False
-        grade = self._server.grade(self._early)
+        grade = self._desk.server.grade(early)
         if grade is None:
             return False
         self._judged = True
-        self._log(f"submission {self._early}: {grade.get('score')} ({grade.get('status')})")
+        self._log(f"submission {early}: {grade.get('score')} ({grade.get('status')})")
         score, interval = grade.get("score"), grade.get("improvement_ci95")
         if score is None or interval is None:
             return False
