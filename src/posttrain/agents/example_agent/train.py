@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from pathlib import Path
 
 # before torch starts: threads that spin would slow down the grader on the same cores many times
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -18,17 +17,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from posttrain.core.engine import PinnedPrompt
 from posttrain.core.errors import PosttrainError
 from posttrain.engines.prompting import gold_text
-from posttrain.infra.files import read_jsonl
 from posttrain.prompting import Prompter
+from posttrain.training.assignment import Assignment
 from posttrain.training.budget import Budget, HandInCost
 from posttrain.training.grpo import GrpoSettings, Watch, prompt_rows, subset, train_epoch
 from posttrain.training.models import read_base
 from posttrain.training.rewards import answer_reward, random_reward
-from posttrain.training.server import GradingServer
 
-WORKSPACE = Path(os.environ["WORKSPACE"])
-OUTPUT = Path(os.environ["OUTPUT_DIR"])
-BASE = Path(os.environ["MODEL_PATH"])
 BEGAN = time.monotonic()
 
 
@@ -36,21 +31,13 @@ def log(text: str) -> None:
     print(f"[{time.monotonic() - BEGAN:6.1f} s] {text}", flush=True)
 
 
-def setting(name: str, default: str) -> str:
-    return os.environ.get(name) or default
-
-
 def main() -> int:
-    seed = int(setting("SEED", "0"))
-    server = GradingServer(os.environ["GRADING_SERVER_URL"])
+    given = Assignment.of(os.environ)
+    seed, server = given.seed, given.server
     budget = Budget(server.remaining_s())
-    prompter = Prompter.of(WORKSPACE, BASE)
+    prompter = Prompter.of(given.workspace, given.model)
     pinned: PinnedPrompt = prompter.settings
-    chosen = subset(
-        list(read_jsonl(Path(os.environ["DATA_PATH"]) / "train.jsonl")),
-        ratio=float(setting("TRAIN_RATIO", "0.1")),
-        seed=seed,
-    )
+    chosen = subset(given.rows(), ratio=given.number("TRAIN_RATIO", 0.1), seed=seed)
     rows = prompt_rows(
         chosen,
         prompter.render(chosen),
@@ -58,27 +45,27 @@ def main() -> int:
         gold=lambda row: gold_text(row, pinned.prompt),
     )
     # checkpoints hold fp32: twice the bytes of a bf16 base
-    reserve_s = HandInCost(read_base(BASE).parameters * 4.0).reserve()
+    reserve_s = HandInCost(read_base(given.model).parameters * 4.0).reserve()
     watch = Watch(budget, reserve_s=reserve_s, log=log)
-    reward = random_reward(seed) if setting("REWARD", "answer") == "random" else answer_reward
+    reward = random_reward(seed) if given.text("REWARD", "answer") == "random" else answer_reward
     settings = GrpoSettings(
-        max_steps=int(setting("MAX_STEPS", "20")),
+        max_steps=given.count("MAX_STEPS", 20),
         max_completion_length=min(256, pinned.generation.max_new_tokens),
     )
     log(f"{len(rows)} rows, {settings}")
-    start, accepted = BASE, []
-    for epoch in range(1, int(setting("NUM_EPOCHS", "1")) + 1):
+    start, accepted = given.model, []
+    for epoch in range(1, given.count("NUM_EPOCHS", 1) + 1):
         if budget.remaining() < reserve_s:
             break
         start = train_epoch(
             start,
-            OUTPUT / f"checkpoint-epoch{epoch}",
+            given.output / f"checkpoint-epoch{epoch}",
             rows=rows,
             reward=reward,
             settings=settings,
             stop_token_ids=pinned.stop_token_ids,
             seed=seed + epoch,
-            scratch=WORKSPACE / "code" / "trl",
+            scratch=given.workspace / "code" / "trl",
             watch=watch,
         )
         number = server.hand_in(start, note=f"GRPO, epoch {epoch}")

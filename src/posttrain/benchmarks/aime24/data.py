@@ -1,26 +1,5 @@
-"""AIME 2024 and 2025: one year is tested, the other validates."""
+"""AIME 2024 is tested, AIME 2025 validates."""
 
-from __future__ import annotations
+from posttrain.benchmarks.aime_rows import prepare
 
-from pathlib import Path
-from typing import Any
-
-from posttrain.benchmarks.rows import either, first_field, read_lines
-from posttrain.infra.files import write_jsonl
-
-_HUB = {"aime24": ("HuggingFaceH4/aime_2024", "train"), "aime25": ("math-ai/aime25", "test")}
-_INSTRUCTION = "\nPlease reason step by step, and put your final answer within \\boxed{}."
-
-
-def prepare(target: Path, *, source: Any) -> None:
-    for year, (dataset, split) in _HUB.items():
-        rows = either(
-            lambda dataset=dataset, split=split: list(source.rows(dataset, None, split)),
-            lambda year=year: read_lines(source.file("aime", f"{year}.jsonl")),
-        )
-        write_jsonl(target / f"{year}.jsonl", [_row(row) for row in rows])
-
-
-def _row(row: dict[str, Any]) -> dict[str, str]:
-    problem = first_field(row, ("problem", "question"))
-    return {"question": problem.removesuffix(_INSTRUCTION), "answer": str(row["answer"])}
+__all__ = ["prepare"]
