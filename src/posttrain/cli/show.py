@@ -11,6 +11,7 @@ import typer
 from pydantic import BaseModel, ValidationError
 
 from posttrain.cli.context import find_run, open_lab
+from posttrain.cli.journal import show_journal
 from posttrain.cli.output import (
     gain,
     one_line,
@@ -53,10 +54,17 @@ class Shown(NamedTuple):
 
 def show(
     run: Annotated[str, typer.Argument(help="Id or folder of the run.")],
+    journal: Annotated[
+        bool, typer.Option("--journal", help="The tree of a research loop's iterations instead.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
     """Show one run: what was asked, what happened, every submission."""
-    shown = read_run(find_run(open_lab().paths, run))
+    paths = find_run(open_lab().paths, run)
+    if journal:
+        show_journal(paths, as_json=as_json)
+        return
+    shown = read_run(paths)
     if as_json:
         print_json(as_data(shown))
     else:
@@ -118,7 +126,7 @@ def as_data(shown: Shown) -> dict[str, object]:
 
 def print_run(shown: Shown) -> None:
     """The run for people: facts, the result, the table of submissions, where its files lie."""
-    facts = list(_facts(shown))
+    facts = [*told_facts(shown), *_places(shown.paths)]
     width = max(len(name) for name, _ in facts) + 2
     for name, text in facts:
         print(f"{name:<{width}}{printable(text)}")
@@ -127,15 +135,19 @@ def print_run(shown: Shown) -> None:
         _print_submissions(shown)
 
 
-def _facts(shown: Shown) -> Iterator[tuple[str, str]]:
-    record, request, paths = shown.record, shown.request, shown.paths
-    yield "run", f"{paths.run_id}, {(record.status if record else Status.RUNNING).value}"
+def told_facts(shown: Shown) -> Iterator[tuple[str, str]]:
+    """What was asked and what came of it, name and text; nothing about places on this machine."""
+    record, request = shown.record, shown.request
+    yield "run", f"{shown.paths.run_id}, {(record.status if record else Status.RUNNING).value}"
     yield "asked", _asked(request)
     if record is not None:
         yield from _outcome(record, request)
     if shown.word is not None:
         said = "accepted" if shown.word.accepted else "rejected"
         yield "verdict", f"{said} by {shown.word.by}: {shown.word.why}"
+
+
+def _places(paths: RunPaths) -> Iterator[tuple[str, str]]:
     yield "folder", str(paths.root)
     if figure := _figure(paths):
         yield "figure", str(figure)
@@ -216,13 +228,21 @@ def _times(record: RunRecord, request: RunRequest) -> str:
 def _print_submissions(shown: Shown) -> None:
     start = shown.record.started if shown.record else shown.grades[0].timestamp
     print_table(
-        ("id", "at", "status", "score", "interval", "improvement", "path", "remarks"),
-        [_submission(grade, start, shown.paths.workspace.root) for grade in shown.grades],
-        right=("id", "at", "score"),
+        SUBMISSION_COLUMNS,
+        [
+            [one_line(cell) for cell in submission_line(grade, start, shown.paths.workspace.root)]
+            for grade in shown.grades
+        ],
+        right=SUBMISSION_NUMBERS,
     )
 
 
-def _submission(grade: Grade, start: str, workspace: Path) -> Sequence[str]:
+SUBMISSION_COLUMNS = ("id", "at", "status", "score", "interval", "improvement", "path", "remarks")
+SUBMISSION_NUMBERS = ("id", "at", "score")
+
+
+def submission_line(grade: Grade, start: str, workspace: Path) -> Sequence[str]:
+    """The cells of one submission; `start` is the beginning of the budget."""
     at = datetime.fromisoformat(grade.timestamp) - datetime.fromisoformat(start)
     score, improved = grade.score, grade.improvement
     return (
@@ -232,8 +252,8 @@ def _submission(grade: Grade, start: str, workspace: Path) -> Sequence[str]:
         points(score.value if score else None),
         f"[{points(score.ci95[0])}, {points(score.ci95[1])}]" if score else "",
         gain(improved.value, improved.ci95) if improved else "",
-        one_line(grade.model_path.removeprefix(f"{workspace}/")),
-        one_line("; ".join(_remarks(grade))),
+        grade.model_path.removeprefix(f"{workspace}/"),
+        "; ".join(_remarks(grade)),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from posttrain.core.errors import PosttrainError
@@ -81,20 +81,13 @@ def describe(schema: type[BaseModel]) -> str:
 
 def _kind(field: FieldInfo) -> str:
     """The type of a field as JSON people say it."""
-    schema = _FieldOnly.schema_of(field)
+    annotation: Any = field.annotation
+    schema = TypeAdapter(annotation).json_schema()
     if "enum" in schema:
         return "one of " + ", ".join(json.dumps(value) for value in schema["enum"])
     options = schema.get("anyOf", [schema])
     names = [option.get("type", "value") for option in options if option.get("type") != "null"]
     return " or ".join(names)
-
-
-class _FieldOnly:
-    @staticmethod
-    def schema_of(field: FieldInfo) -> dict[str, Any]:
-        from pydantic import TypeAdapter
-
-        return TypeAdapter(field.annotation).json_schema()
 
 
 def _block_fields(schema: type[BaseModel]) -> dict[str, Block]:

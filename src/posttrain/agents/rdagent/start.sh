@@ -1,0 +1,2 @@
+#!/bin/bash
+exec "$POSTTRAIN_PYTHON" -m posttrain.research

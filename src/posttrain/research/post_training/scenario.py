@@ -1,0 +1,85 @@
+"""RL post-training for the loop: one training script an iteration, graded by the run's own server."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from posttrain.core.paths import Workspace
+from posttrain.reports.summaries.words import Lang
+from posttrain.research.nodes import Execution, Failure, Node, Proposal, Scored
+from posttrain.research.places import IterationPlaces
+from posttrain.research.post_training.answers import Idea, Program
+from posttrain.research.post_training.briefing import briefing, manual, role
+from posttrain.research.post_training.execution import Runner
+from posttrain.research.post_training.handing_in import Desk, find_checkpoint
+from posttrain.research.post_training.reporting import append_reports
+
+
+class PostTraining:
+    """The scenario of this package."""
+
+    idea: type[Proposal] = Idea
+    program: type[BaseModel] = Program
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        *,
+        environ: Mapping[str, str],
+        runner: Runner,
+        desk: Desk,
+        most_chars: int,
+        lang: Lang,
+    ) -> None:
+        self._workspace = workspace
+        self._runner = runner
+        self._desk = desk
+        self._lang: Lang = lang
+        self._briefing = briefing(workspace, environ, most=most_chars // 2)
+        self._manual = manual(most=most_chars // 2)
+
+    def role(self) -> str:
+        return role()
+
+    def briefing(self) -> str:
+        return self._briefing
+
+    def manual(self) -> str:
+        return self._manual
+
+    def build(self, places: IterationPlaces, program: BaseModel) -> tuple[str, ...]:
+        assert isinstance(program, Program)
+        shutil.rmtree(places.code, ignore_errors=True)
+        places.code.mkdir(parents=True)
+        places.script.write_text(program.code, "utf-8")
+        return (places.script.name,)
+
+    def dry_run(self, places: IterationPlaces, *, limit_s: float) -> Execution:
+        execution = self._runner.run(places, "dry_run", limit_s=limit_s)
+        shutil.rmtree(places.output, ignore_errors=True)
+        return execution
+
+    def train(self, places: IterationPlaces, *, limit_s: float) -> Execution:
+        execution = self._runner.run(places, "train", limit_s=limit_s)
+        if execution.failure is not None or find_checkpoint(places.output) is not None:
+            return execution
+        if execution.ended == "limit":
+            failure = Failure(fault="timeout", text=f"stopped after {limit_s:.0f} s without a checkpoint")
+        else:
+            text = "the script ended without a checkpoint in CHECKPOINT_DIR"
+            failure = Failure(fault="no_checkpoint", text=text)
+        return execution.model_copy(update={"failure": failure})
+
+    def score(self, places: IterationPlaces, *, note: str) -> Scored:
+        folder = find_checkpoint(places.output)
+        if folder is None:
+            return Scored(failure=Failure(fault="no_checkpoint", text="the checkpoint is gone"))
+        return self._desk.score(folder, note=f"iteration {places.number}: {note}")
+
+    def report(self, nodes: Sequence[Node]) -> None:
+        script = Path(self._workspace.code / "n{number:03}" / "train.py")
+        append_reports(self._workspace.reports, nodes, script=script, lang=self._lang)
