@@ -49,7 +49,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rows", type=int, default=32, help="rows of one lane of ours")
-    parser.add_argument("--mixed", action="store_true", help="measure answers of very different lengths instead")
+    parser.add_argument("--mixed", action="store_true", help="answers of very different lengths instead")
     parser.add_argument("--skip-fp32", action="store_true")
     parser.add_argument("--out")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
