@@ -93,7 +93,8 @@ class ScriptedServer:
             return None
         if not self.graded:
             return {"status": "error", "score": None, "improvement": None}
-        return {"status": "graded", "score": 50 + value, "improvement": value}
+        told = {"status": "graded", "score": 50 + value, "improvement": value}
+        return told | {"elapsed_seconds": self.grade_s}
 
 
 @dataclass
@@ -210,6 +211,15 @@ def test_the_number_of_trials_is_bounded(tmp_path: Path) -> None:
     scene = Scene(tmp_path, budget_s=100_000.0)
     scene.sweep(most_trials=3)
     assert len(scene.trainers) == 4
+
+
+def test_trials_do_not_pile_up_before_a_slow_grader(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, budget_s=2000.0)
+    scene.server.grade_s = 150.0
+    scene.sweep(most_trials=16)
+    slices = [float(line.split(", ")[1].split(" s")[0]) for line in scene.told(" s: learning rate")]
+    assert all(seconds >= 300.0 for seconds in slices[4:])
+    assert len(slices) > 4
 
 
 def test_a_trial_that_diverges_or_is_not_graded_is_no_zero(scene: Scene) -> None:

@@ -19,6 +19,8 @@ from posttrain.training.sft import SftSettings, StepReport, TrainingDiverged
 from posttrain.training.study import Knobs, Study
 
 _SMALLEST_BATCH = 4
+_MOST_WAITING = 2
+"""Trials whose grades may be under way before half-way checkpoints are left out; the queue takes four."""
 
 
 class Work(Protocol):
@@ -89,6 +91,8 @@ class Sweep:
         self._pause = pause
         self._pending: dict[int, int] = {}
         """Submissions whose grade is the value of a trial, by trial."""
+        self._grading_s = 0.0
+        """The least that a grade has taken; what a queue adds is not the grader's pace."""
         self._refused = False
 
     def run(self) -> list[int]:
@@ -111,7 +115,8 @@ class Sweep:
     def _slice(self) -> float | None:
         """Seconds for the next trial; None when it is time for the last training."""
         given, desk = self._settings, self._desk
-        least = given.least_steps * given.step_s + desk.cost.reserve()
+        # a trial brings two checkpoints: shorter ones would pile up before a slow grader
+        least = max(given.least_steps * given.step_s + desk.cost.reserve(), 2 * self._grading_s)
         left = desk.budget.remaining() - given.last_share * given.total_s
         made = self._study.made
         fitting = min(given.most_trials - made, int(left / least))
@@ -135,8 +140,10 @@ class Sweep:
             curve=self._work.curve,
         )
         watch = _Watch(self._study, self._desk, number, log=self._log)
+        # where grades are slow, a half-way one would come too late to save anything
+        early = 0.5 if len(self._pending) < _MOST_WAITING else None
         try:
-            last = trial.run(early=0.5, worth=lambda: self._settle() and watch.worth(trial.early))
+            last = trial.run(early=early, worth=lambda: self._settle() and watch.worth(trial.early))
         except TrainingDiverged as error:
             self._log(f"trial {number} diverged: {error}")
             self._study.fail(number)
@@ -167,6 +174,8 @@ class Sweep:
             if grade is None:
                 continue
             del self._pending[number]
+            took = float(grade.get("elapsed_seconds") or 0.0)
+            self._grading_s = min(took, self._grading_s or took)
             value = grade.get("improvement")
             if value is None:
                 self._study.fail(number)
