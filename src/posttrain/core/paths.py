@@ -13,6 +13,7 @@ class LabPaths:
     home/
     ├── models/<org>/<name>/      read-only, .manifest.json written last
     │   ├── packages.yaml         the user's table of packages that carry weights
+    │   ├── models.yaml           the user's table of how models generate
     │   ├── siblings.yaml         the user's table of other fine-tunes of base models
     │   └── .incoming/  .locks/   what is being fetched, and by whom
     ├── wheels/                   packages put there by hand, for machines without an index
@@ -35,6 +36,11 @@ class LabPaths:
     @property
     def model_packages(self) -> Path:
         return self.models / "packages.yaml"
+
+    @property
+    def model_settings(self) -> Path:
+        """The user's table of how models generate."""
+        return self.models / "models.yaml"
 
     @property
     def siblings(self) -> Path:

@@ -72,6 +72,8 @@ class GenerationSettings(Frozen):
     """Texts that end an answer, besides the base's own end tokens; not part of the answer."""
     samples: int = Field(default=1, ge=1)
     """Answers per item; more than 1 makes the score mean@k."""
+    per_model: bool = False
+    """Leave it to models.yaml, which knows how each base model generates."""
 
 
 class TaskSpec(Frozen):

@@ -14,6 +14,7 @@ from typing import Any
 from posttrain import __version__
 from posttrain.agents.environment import check_pass_env
 from posttrain.agents.texts import rules_hash
+from posttrain.benchmarks.model_settings import read_table, with_model_settings
 from posttrain.benchmarks.prepare import TaskData, prepare_task
 from posttrain.benchmarks.prompts import build_prompts, prompt_settings
 from posttrain.benchmarks.splits import make_items
@@ -26,8 +27,8 @@ from posttrain.core.scores import Item
 from posttrain.core.specs import AgentSpec, TaskSpec
 from posttrain.engines.client import EngineWorker
 from posttrain.engines.plan import EngineChoice, choose_engine, choose_numeric, library_versions
-from posttrain.infra.datasets import TaskSource
 from posttrain.grading.adapting import Tool
+from posttrain.infra.datasets import TaskSource
 from posttrain.infra.digests import digest_tree
 from posttrain.infra.files import read_jsonl
 from posttrain.infra.gpus import list_gpus
@@ -37,8 +38,8 @@ from posttrain.runs.facts import opened_base
 from posttrain.runs.harness import Harness
 from posttrain.runs.isolation import resolve_isolation, resolve_network, worker_views
 from posttrain.runs.lab import Lab
-
 from posttrain.runs.tools import task_tool
+
 SAMPLES = 3
 """Rendered rows that every workspace shows."""
 KEPT_CHECKPOINTS = 8
@@ -59,9 +60,9 @@ class Chosen:
     engine: EngineChoice
     isolation: Isolation
     network: Network
-
     tool: Tool | None = None
     """What asks and judges, where the task is a tool's."""
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -95,8 +96,11 @@ class Prepared:
 def choose(request: RunRequest, lab: Lab, spawner: Spawner) -> Chosen:
     """Resolve names and check what can be checked without fetching. UsageError names what is wrong."""
     agent = lab.agents.load(request.agent)
-    task = lab.tasks.load(request.task)
+    table = read_table(lab.paths.model_settings)
+    task = with_model_settings(lab.tasks.load(request.task), request.model, table)
     control = lab.tasks.format_control(task)
+    if control is not None:
+        control = with_model_settings(control, request.model, table)
     check_pass_env(request.pass_env, lab.host_env)
     engine = choose_engine(request.engine, gpus=_visible_gpus(lab), needs=task.needs)
     isolation = resolve_isolation(request, spawner)
@@ -156,11 +160,11 @@ def _resolve(chosen: Chosen, harness: Harness, *, model: Model, data: TaskData) 
         chosen.engine, model=model.facts(), memory_share=request.grading_memory, seed=request.seed
     )
     libraries = library_versions(numeric.engine)
+    if chosen.tool is not None:
+        libraries |= {"opencompass": chosen.tool.version}
     siblings = known_siblings(lab, model)
     settings = prompt_settings(
         task, has_chat_template=model.facts().has_chat_template, frozen_date=FROZEN_DATE
-    if chosen.tool is not None:
-        libraries |= {"opencompass": chosen.tool.version}
     )
     views = worker_views(paths.run_id, chosen.isolation, lab)
     opened = opened_base(

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
+from posttrain.benchmarks.model_settings import read_table, with_model_settings
 from posttrain.benchmarks.prepare import TaskData, prepare_task
 from posttrain.benchmarks.prompts import build_prompts, prompt_settings
 from posttrain.core.errors import UsageError
@@ -76,7 +77,8 @@ def grade_folder(request: GradeRequest, *, lab: Lab, terminal: Terminal) -> Fold
     Raises UsageError for what the caller has to change, SubmissionFault for a folder that `base` cannot
     take, and the lab's own errors as a run does.
     """
-    task = lab.tasks.load(request.task)
+    named = request.base or request.model_path.name
+    task = with_model_settings(lab.tasks.load(request.task), named, read_table(lab.paths.model_settings))
     gpus = [gpu.id for gpu in list_gpus(visible=lab.host_env.get("CUDA_VISIBLE_DEVICES"))]
     engine = choose_engine(request.engine, gpus=gpus, needs=task.needs)
     tool = task_tool(task, lab)

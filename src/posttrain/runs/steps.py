@@ -42,8 +42,8 @@ from posttrain.runs.isolation import (
     worker_views,
 )
 from posttrain.runs.session import Session
-
 from posttrain.runs.tools import tool_check
+
 Baselines = Mapping[Split, Assessment]
 
 
