@@ -24,10 +24,10 @@ from posttrain.evaluators.client import score
 from posttrain.evaluators.own import form_of
 from posttrain.evaluators.selfcheck import scoring_job
 from posttrain.evaluators.stock import OWN
+from posttrain.grading.adapting import Adapter, Tool
 from posttrain.grading.asking import Asking
 from posttrain.grading.views import WorkerViews
 from posttrain.infra.files import read_jsonl, write_jsonl
-from posttrain.grading.adapting import Adapter, Tool
 from posttrain.infra.processes import KillMode, Spawner
 
 OnFault = Callable[[str], None]
@@ -52,14 +52,14 @@ class Exam:
     base: Path
     """Folder of the base model."""
     numeric: NumericPlan
+    tool: Tool | None = None
+    """What asks and judges instead of our own evaluators, where the task's evaluator is a tool's."""
 
 
 class ItemRecord(Frozen):
     """One line of grading/<label>/items.jsonl. It holds texts of hidden items and stays with the lab."""
 
     result: ItemResult
-    tool: Tool | None = None
-    """What asks and judges instead of our own evaluators, where the task's evaluator is a tool's."""
     outputs: tuple[Output, ...]
 
 
@@ -148,6 +148,8 @@ class Assessor:
             load = worker.load(folder).model_copy(update={"provenance": provenance})
             if load.copy_of_base and folder is not None and self._baseline is not None:
                 return _Answers(load=load, evaluation=self._baseline)
+            if exam.tool is not None:
+                return self._by_tool(exam.tool, worker, load, logs, spawner=spawner)
             if exam.task.evaluator == OWN:
                 return self._own(worker, folder, load, logs, spawner=spawner, gpu=gpu)
             generated = worker.generate(
@@ -180,9 +182,29 @@ class Assessor:
         refuse_siblings(found.provenance)
         return found.provenance
 
+    def _by_tool(
+        self, tool: Tool, worker: EngineWorker, load: LoadReport, logs: Path, *, spawner: Spawner
+    ) -> _Answers:
+        """By a tool that asks the loaded checkpoint over HTTP."""
+        exam = self._exam
+        adapter = Adapter(
+            task=exam.task,
+            tool=tool,
+            items=exam.items,
+            prompt=exam.prompt,
+            generation=exam.generation,
+            timeout_s=self._timeout_s,
+        )
+        adapted = adapter.grade(worker, logs, spawner=spawner, views=self._views, progress=self._progress)
+        return _Answers(
+            load=load,
+            outputs=adapted.outputs,
+            evaluation=adapted.evaluation,
+            warnings=adapted.warnings,
+            generation_s=adapted.generation_s,
+        )
+
     def _own(
-            if exam.tool is not None:
-                return self._by_tool(exam.tool, worker, load, logs, spawner=spawner)
         self,
         worker: EngineWorker,
         folder: Path | None,
@@ -246,28 +268,6 @@ class Assessor:
     def _keep_items(self, evaluation: Evaluation, outputs: tuple[Output, ...], logs: Path) -> None:
         samples = self._exam.generation.samples
         records = [
-    def _by_tool(
-        self, tool: Tool, worker: EngineWorker, load: LoadReport, logs: Path, *, spawner: Spawner
-    ) -> _Answers:
-        """By a tool that asks the loaded checkpoint over HTTP."""
-        exam = self._exam
-        adapter = Adapter(
-            task=exam.task,
-            tool=tool,
-            items=exam.items,
-            prompt=exam.prompt,
-            generation=exam.generation,
-            timeout_s=self._timeout_s,
-        )
-        adapted = adapter.grade(worker, logs, spawner=spawner, views=self._views, progress=self._progress)
-        return _Answers(
-            load=load,
-            outputs=adapted.outputs,
-            evaluation=adapted.evaluation,
-            warnings=adapted.warnings,
-            generation_s=adapted.generation_s,
-        )
-
             ItemRecord(result=result, outputs=outputs[k * samples : (k + 1) * samples])
             for k, result in enumerate(evaluation.items)
         ]
