@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -57,6 +59,21 @@ def locked(paths: RunPaths) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def worked_on(paths: RunPaths) -> bool:
+    """Whether a harness has the run now; changes nothing in its folder."""
+    try:
+        descriptor = os.open(paths.lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)  # and with it the lock
+    return False
 
 
 class Footprint:

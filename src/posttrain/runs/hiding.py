@@ -1,0 +1,57 @@
+"""What a page about a run must not tell when it is given away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from posttrain.core.errors import PosttrainError
+from posttrain.core.paths import LabPaths, RunPaths
+from posttrain.core.runs import RunPlan, RunRequest
+from posttrain.infra.files import read_jsonl
+from posttrain.reports.visible import Blinds
+from posttrain.runs.lab import Lab
+from posttrain.runs.secrecy import secret_values
+
+_LEAST_ITEM = 20
+"""Shorter questions and answers, such as `True`, stand in every text."""
+_LEAST_HOST = 6
+
+
+def blinds_for(paths: RunPaths, request: RunRequest, plan: RunPlan | None, lab: Lab) -> Blinds:
+    """Places of this machine, keys that were passed to the agent, and the task's hidden rows."""
+    places = {
+        str(paths.workspace.root): "workspace",
+        str(paths.root): "run",
+        str(lab.paths.home): "$POSTTRAIN_HOME",
+        str(lab.launch_folder): ".",
+        str(Path.home()): "~",
+    }
+    secrets = _secrets(request, plan, lab)
+    if plan is not None and len(plan.host) >= _LEAST_HOST and plan.host != "localhost":
+        secrets = (*secrets, plan.host)
+    return Blinds(
+        paths={folder: name for folder, name in places.items() if folder != "/"},
+        secrets=secrets,
+        hidden=tuple(dict.fromkeys(_hidden(lab.paths, request.task.partition(":")[0]))),
+    )
+
+
+def _secrets(request: RunRequest, plan: RunPlan | None, lab: Lab) -> tuple[str, ...]:
+    if plan is None:
+        return ()
+    try:
+        return secret_values(plan, lab.agents.load(request.agent), lab.host_env)
+    except PosttrainError:  # the agent's folder is not here any more
+        return tuple(lab.host_env[name] for name in plan.env_names if len(lab.host_env.get(name, "")) >= 8)
+
+
+def _hidden(lab: LabPaths, task: str) -> Iterator[str]:
+    """Long texts of the validation and test rows that lie here, whatever their split."""
+    for path in sorted(lab.dataset(task).glob("private/*/*.jsonl")):
+        try:
+            for row in read_jsonl(path):
+                values = row.values() if isinstance(row, dict) else ()
+                yield from (text for text in values if isinstance(text, str) and len(text) >= _LEAST_ITEM)
+        except (OSError, ValueError):
+            continue
