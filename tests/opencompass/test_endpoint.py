@@ -1,4 +1,4 @@
-"""The endpoint in front of an engine: waves are batched the same whatever comes first, and nothing is guessed."""
+"""The endpoint in front of an engine: waves are batched the same whatever comes first."""
 
 from __future__ import annotations
 

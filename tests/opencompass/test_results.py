@@ -265,6 +265,7 @@ def test_an_older_result_folder_beside_the_new_one_is_refused(tmp_path: Path) ->
 def test_data_sets_are_counted_by_the_configuration_not_by_the_results(tmp_path: Path) -> None:
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/1.py").write_text(
-        "datasets = [\n  dict(abbr='a', path='x', infer_cfg=dict(abbr='inner')),\n  dict(abbr='b')]\nmodels = []\n"
+        "datasets = [\n  dict(abbr='a', path='x', infer_cfg=dict(abbr='inner')),\n"
+        "  dict(abbr='b')]\nmodels = []\n"
     )
     assert configured(tmp_path) == ("a", "b")

@@ -89,7 +89,8 @@ def with_model_settings(task: TaskSpec, model: str, table: ModelTable) -> TaskSp
 
 def _read(path: Path) -> ModelTable:
     try:
-        data = yaml.safe_load(path.read_text("utf-8")) or {}
+        data = yaml.safe_load(path.read_text("utf-8"))
+        data = {} if data is None else data
         if not isinstance(data, dict):
             raise UsageError(f"{path}: a mapping with default and models is expected")
         return ModelTable.model_validate(_without_unused(data))
@@ -101,14 +102,12 @@ def _read(path: Path) -> ModelTable:
 
 
 def _without_unused(data: dict[str, Any]) -> dict[str, Any]:
-    """The same without what an ancestor's file says and nothing here reads."""
-    models = data.get("models")
-    entries = models.items() if isinstance(models, dict) else ()
-    return {
-        **data,
-        "default": _used(data.get("default") or {}),
-        "models": {str(name): _used(entry or {}) for name, entry in entries},
-    }
+    """The same without what an ancestor's file says and nothing here reads; blank entries are empty ones."""
+    models = {} if data.get("models") is None else data["models"]
+    if isinstance(models, dict):
+        models = {str(name): _used({} if entry is None else entry) for name, entry in models.items()}
+    default = {} if data.get("default") is None else data["default"]
+    return {**data, "default": _used(default), "models": models}
 
 
 def _used(entry: Any) -> Any:

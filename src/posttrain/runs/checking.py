@@ -36,6 +36,7 @@ from posttrain.runs import orchestrator
 from posttrain.runs.history import History
 from posttrain.runs.isolation import best_isolation, worker_views
 from posttrain.runs.lab import Lab, Terminal
+from posttrain.runs.tools import task_tool, tool_check
 from posttrain.runs.verification import Check
 
 _SCORING_S = 1800.0
@@ -175,9 +176,12 @@ def _answers(spec: TaskSpec, data: dict[Mode, TaskData], lab: Lab, spawner: Spaw
     views = worker_views("check", best_isolation(spawner), lab)
     with tempfile.TemporaryDirectory(prefix="posttrain-") as place:
         log = Path(place) / "scorer.log"
-        found = self_check(
+        tool, asked = task_tool(spec, lab), tuple(items.values())
+        found = tool_check(
+            tool, spec, asked, Path(place), spawner=spawner, views=views, timeout_s=_SCORING_S
+        ) or self_check(
             spec,
-            tuple(items.values()),
+            asked,
             score=lambda job: score(
                 job, spawner=spawner, log=log, timeout_s=_SCORING_S, view=views.scorer(job)
             ),
@@ -276,7 +280,7 @@ def _scratch(lab: Lab) -> Iterator[Lab]:
     """The lab with an empty home; rows and models lie where they lay."""
     with tempfile.TemporaryDirectory(prefix="posttrain-check-") as place:
         home = LabPaths(Path(place))
-        for shared in ("datasets", "models", "wheels"):
+        for shared in ("datasets", "models", "wheels", "envs"):
             (lab.paths.home / shared).mkdir(parents=True, exist_ok=True)
             (home.home / shared).symlink_to(lab.paths.home / shared)
         yield replace(lab, paths=home)

@@ -118,7 +118,15 @@ def _self_check(session: Session) -> SelfCheck:
     folder.mkdir(parents=True, exist_ok=True)
     views = worker_views(session.plan.run_id, session.plan.isolation, session.lab)
     with session.signals.interruptible():
-        checked = tool_check(session, items, folder, views=views) or self_check(
+        checked = tool_check(
+            prepared.chosen.tool,
+            prepared.task,
+            items,
+            folder,
+            spawner=session.spawner,
+            views=views,
+            timeout_s=prepared.request.grading_timeout_s,
+        ) or self_check(
             prepared.task,
             items,
             score=lambda job: scorer.score(

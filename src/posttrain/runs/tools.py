@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from posttrain.benchmarks.prompts import exemplar_rows
+from posttrain.benchmarks.prompts import exemplar_rows, prompt_settings
 from posttrain.core.scores import Item
 from posttrain.core.specs import TaskSpec
 from posttrain.evaluators.opencompass.inputs import find_config
@@ -13,11 +12,9 @@ from posttrain.evaluators.opencompass.settings import TOOL, config_name, is_open
 from posttrain.evaluators.selfcheck import SelfCheck
 from posttrain.grading.adapting import Adapter, Tool, rehearse
 from posttrain.grading.views import WorkerViews
+from posttrain.infra.processes import Spawner
 from posttrain.infra.tool_envs.environments import package_folder, require
 from posttrain.runs.lab import Lab
-
-if TYPE_CHECKING:
-    from posttrain.runs.session import Session
 
 
 def task_tool(task: TaskSpec, lab: Lab) -> Tool | None:
@@ -35,18 +32,24 @@ def task_tool(task: TaskSpec, lab: Lab) -> Tool | None:
 
 
 def tool_check(
-    session: Session, items: tuple[Item, ...], folder: Path, *, views: WorkerViews
+    tool: Tool | None,
+    task: TaskSpec,
+    items: tuple[Item, ...],
+    folder: Path,
+    *,
+    spawner: Spawner,
+    views: WorkerViews,
+    timeout_s: float,
 ) -> SelfCheck | None:
     """Whether a tool judges gold and empty answers as it should; None where no tool judges."""
-    chosen, plan = session.prepared.chosen, session.plan
-    if chosen.tool is None:
+    if tool is None:
         return None
     adapter = Adapter(
-        task=chosen.task,
-        tool=chosen.tool,
+        task=task,
+        tool=tool,
         items=items,
-        prompt=plan.prompt,
-        generation=plan.generation,
-        timeout_s=plan.request.grading_timeout_s,
+        prompt=prompt_settings(task, has_chat_template=True),
+        generation=task.generation,
+        timeout_s=timeout_s,
     )
-    return rehearse(adapter, folder, spawner=session.spawner, views=views)
+    return rehearse(adapter, folder, spawner=spawner, views=views)

@@ -27,16 +27,20 @@ class Recipe(Frozen):
     """Modules that can be imported once the environment works."""
     gigabytes: float = Field(gt=0)
     """Disk that a complete environment takes."""
+    folder: Path = _FOLDER
+    """Where its lock lies."""
 
     @property
     def lock(self) -> Path:
         """Exact versions of everything but torch and CUDA packages."""
-        return _FOLDER / f"{self.name}.txt"
+        return self.folder / f"{self.name}.txt"
 
     @property
     def digest(self) -> str:
         """Of all that decides what is installed."""
-        return digest_value({**self.model_dump(mode="json"), "lock": self.lock.read_text("utf-8")})
+        return digest_value(
+            {**self.model_dump(mode="json", exclude={"folder"}), "lock": self.lock.read_text("utf-8")}
+        )
 
     @property
     def interpreter_variable(self) -> str:
