@@ -14,12 +14,16 @@ _INSTRUCTION = "\nPlease reason step by step, and put your final answer within \
 
 def prepare(target: Path, *, source: Any) -> None:
     """Both years as `aime24.jsonl` and `aime25.jsonl`; the manifest of a task says which is tested."""
-    for year, (dataset, split) in _HUB.items():
-        rows = either(
-            lambda dataset=dataset, split=split: list(source.rows(dataset, None, split)),
-            lambda year=year: read_lines(source.file("aime", f"{year}.jsonl")),
-        )
-        write_jsonl(target / f"{year}.jsonl", [_row(row) for row in rows])
+    for year in _HUB:
+        write_jsonl(target / f"{year}.jsonl", [_row(row) for row in _read(source, year)])
+
+
+def _read(source: Any, year: str) -> list[dict[str, Any]]:
+    dataset, split = _HUB[year]
+    return either(
+        lambda: list(source.rows(dataset, None, split)),
+        lambda: read_lines(source.file("aime", f"{year}.jsonl")),
+    )
 
 
 def _row(row: dict[str, Any]) -> dict[str, str]:

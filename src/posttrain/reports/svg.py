@@ -100,7 +100,8 @@ def _reference(data: Trajectory, up: _Scale, right: float) -> Iterator[str]:
     if data.constant_guess is not None:
         place = up(data.constant_guess)
         yield _line("guess", _LEFT, place, right, place)
-        yield _text("note end", right - 4, place + 13, f"constant guess {data.constant_guess:.1f}")
+        # at the other end than the baseline's: the two are often close
+        yield _text("note", _LEFT + 4, place - 5, f"constant guess {data.constant_guess:.1f}")
 
 
 def _best(data: Trajectory, across: _Scale, up: _Scale) -> Iterator[str]:
