@@ -55,6 +55,15 @@ def render_instructions(facts: RunFacts) -> str:
     return text.rstrip("\n") + "\n"
 
 
+def skills_folder() -> Path:
+    """What every workspace shows as skills/: a folder a skill, each with its SKILL.md."""
+    return _FOLDER / "skills"
+
+
+def skill_names() -> tuple[str, ...]:
+    return tuple(sorted(path.parent.name for path in skills_folder().glob("*/SKILL.md")))
+
+
 def rules_text() -> str:
     """RULES.md as it is put into every workspace."""
     return (_FOLDER / "RULES.md").read_text("utf-8")

@@ -46,6 +46,9 @@ COMMANDS: dict[str, Entry] = {
     "show": Entry("show:show", "Show one run: what was asked, what happened, every submission.", _LOOK),
     "results": Entry("results:results", "The table over runs, with intervals and lifts.", _LOOK),
     "logs": Entry("logs:logs", "Print or follow the logs of a run.", _LOOK),
+    "report": Entry(
+        "report:app", "Iteration reports: append one, check them, print metrics, make a page.", _CHECK
+    ),
     "blueprint": Entry("blueprint:app", "Experiment blueprints: check, run, look at, stop.", _WORK),
     "wait": Entry(
         "blueprint:wait",

@@ -144,7 +144,7 @@ class RunPaths:
     ├── submissions/<n>/          the grader's own copy
     ├── scripts/<digest>          the agent's code as it was at each submission
     ├── grading/<n>/              grade.json, items.jsonl, engine.log
-    ├── reports/                  metrics.json, audit.json, figures/, summary.md, summary.jsonl
+    ├── reports/                  metrics.json, audit.json, figures/, summary.md, summary.jsonl, check.json
     └── workspace/                all the agent sees
     """
 
@@ -234,6 +234,14 @@ class RunPaths:
     @property
     def audit(self) -> Path:
         return self.reports / "audit.json"
+
+    @property
+    def summary_check(self) -> Path:
+        return self.reports / "check.json"
+
+    def summary(self, name: str) -> Path:
+        """A kept copy of the agent's summary.md or summary.jsonl."""
+        return self.reports / name
 
     @property
     def figures(self) -> Path:

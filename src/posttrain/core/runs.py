@@ -142,6 +142,19 @@ class FormatControl(Frozen):
     """Over the baseline on the same items."""
 
 
+class RunReport(Frozen):
+    """What a machine found when it held the summary of a run against the facts."""
+
+    by: Literal["agent", "harness"]
+    """Who wrote it: the agent or, where it wrote none, the harness from facts."""
+    iterations: int
+    findings: int
+    rules: dict[str, int] = Field(default_factory=dict)
+    """Findings by rule: 1 to 10, and `facts`."""
+    not_checkable: int = 0
+    """Claims that nothing confirms or refutes."""
+
+
 class RunRecord(Frozen):
     """What happened; written last. An interrupted run, or one that the lab failed, is not closed by it."""
 
@@ -166,6 +179,8 @@ class RunRecord(Frozen):
     """`isolation: none`, `limited`, `open`, `infrastructure faults > 2 %` and the like."""
     reason: str | None = None
     """What ended the run early, in a sentence."""
+    report: RunReport | None = None
+    """None: not checked, because the run had no time for its agent."""
     resumed: int = 0
     ledger_head: str
     ledger_rows: int

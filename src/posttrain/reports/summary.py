@@ -119,16 +119,23 @@ def append_iteration(folder: Path, iteration: Iteration, *, lang: Lang = "zh") -
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
         markdown, rows = folder / MARKDOWN, folder / ROWS
-        existing = _size(markdown)
-        _finish_line(rows)
-        text = section(iteration, lang=lang)
-        opening = LABELS[lang].title + "\n\n" if existing == 0 else _gap(markdown)
-        _append(markdown, opening + text)
-        _append(rows, _json_line(iteration))
+        before = _tail(markdown) if _size(markdown) else b""
+        _complete_rows(markdown, rows)
+        _append(markdown, with_title(before, section(iteration, lang=lang), lang=lang))
+        _append(rows, json_line(row(iteration)))
 
 
-def _json_line(iteration: Iteration) -> str:
-    return json.dumps(row(iteration), ensure_ascii=False, allow_nan=False) + "\n"
+def with_title(before: bytes, text: str, *, lang: Lang) -> str:
+    """A section as it follows on what is there: after a blank line, or after the title of a new file."""
+    if not before.strip():
+        return f"{LABELS[lang].title}\n\n{text}"
+    tail = before[-4:].replace(b"\r\n", b"\n")
+    return text if tail.endswith(b"\n\n") else f"\n{text}" if tail.endswith(b"\n") else f"\n\n{text}"
+
+
+def json_line(data: dict[str, Any]) -> str:
+    """A row as it stands in the file, line end included."""
+    return json.dumps(data, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 # --- texts
@@ -212,22 +219,21 @@ def _size(path: Path) -> int:
     return status.st_size
 
 
-def _gap(path: Path) -> str:
-    """What stands between the last section and the next: a blank line, whatever the file ends with."""
-    tail = _tail(path)
-    return "" if tail.endswith("\n\n") else "\n" if tail.endswith("\n") else "\n\n"
+def _complete_rows(markdown: Path, rows: Path) -> None:
+    """What a writer that died between the two files left undone: the row of the last section."""
+    from posttrain.reports.summaries.recovery import missing_text  # it reads what this module writes
+
+    text = missing_text(
+        markdown.read_bytes() if _size(markdown) else b"", rows.read_bytes() if _size(rows) else b""
+    )
+    if text:
+        _append(rows, text)
 
 
-def _finish_line(path: Path) -> None:
-    """A row that was cut off keeps its bytes, and the next one begins on a line of its own."""
-    if _size(path) and not _tail(path).endswith("\n"):
-        _append(path, "\n")
-
-
-def _tail(path: Path) -> str:
+def _tail(path: Path) -> bytes:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 4))
-        return file.read().replace(b"\r\n", b"\n").decode("utf-8", "replace")
+        return file.read()
 
 
 def _append(path: Path, text: str) -> None:

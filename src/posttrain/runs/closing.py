@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from posttrain.checkpoints.intake import Changed, opened_file, opened_folder
-from posttrain.core.errors import InfrastructureError, SubmissionFault, boundary
+from posttrain.core.errors import InfrastructureError, boundary
 from posttrain.core.grading import Verdict
 from posttrain.core.paths import LabPaths, RunPaths
 from posttrain.core.runs import RunPlan, RunRecord
 from posttrain.grading.ledger import Ledger
 from posttrain.infra.digests import digest_value
-from posttrain.infra.files import write_atomic, write_json
+from posttrain.infra.files import write_json
 from posttrain.reports.figures import TrajectoryDrawer, trajectory
 from posttrain.reports.metrics import run_metrics, verdict_counts
 from posttrain.reports.results import driver_model, record_result, result_row
@@ -22,12 +20,10 @@ from posttrain.runs import outcome
 from posttrain.runs.history import Closed, History
 from posttrain.runs.inventory import take_inventory
 from posttrain.runs.log import RunLog
+from posttrain.runs.reporting import settle_report
 from posttrain.runs.resuming import read_plan
 from posttrain.runs.secrecy import redact_file
 from posttrain.runs.session import Session
-
-AGENT_REPORTS = ("summary.md", "summary.jsonl")
-LARGEST_REPORT = 16 << 20
 
 
 class Ending(NamedTuple):
@@ -75,6 +71,7 @@ def record_of(
             versions=history.versions,
         ),
         reason=closed.reason,
+        report=history.report,
         resumed=history.resumed,
         ledger_head=head,
         ledger_rows=rows,
@@ -93,8 +90,10 @@ def close(session: Session, ending: Ending, *, drawer: TrajectoryDrawer) -> RunR
     with boundary(InfrastructureError, "writing the reports"):
         if session.history.agent_end is not None:
             session.clock.settle(closed.used_s)
-        _write_reports(session, _draft(session, closed), drawer=drawer)
         _redact_agent_log(session)
+        if session.history.times is not None:
+            settle_report(session)
+        _write_reports(session, _draft(session, closed), drawer=drawer)
         session.log.event(f"closing: {closed.status.value}")
         session.ledger.append("closed", closed.model_copy(update={"files": take_inventory(session.paths)}))
         return publish(
@@ -124,7 +123,7 @@ def _closed(session: Session, ending: Ending) -> Closed:
 
 def _driver(session: Session) -> str:
     passed = {name: value for name, value in session.lab.host_env.items() if name in session.plan.env_names}
-    return driver_model({**passed, **session.prepared.agent.env_vars})
+    return driver_model({**session.prepared.agent.env_vars, **passed})  # as the agent's own environment
 
 
 def _draft(session: Session, closed: Closed) -> RunRecord:
@@ -201,7 +200,6 @@ def _redact_agent_log(session: Session) -> None:
 def _write_reports(session: Session, record: RunRecord, *, drawer: TrajectoryDrawer) -> None:
     paths, history = session.paths, session.history
     paths.reports.mkdir(exist_ok=True)
-    _copy_agent_reports(paths)
     times = history.times
     if times is None:
         return
@@ -211,23 +209,3 @@ def _write_reports(session: Session, record: RunRecord, *, drawer: TrajectoryDra
     figure = drawer.draw(data, paths.figures)
     if figure.note is not None:
         session.tell(figure.note)
-
-
-def _copy_agent_reports(paths: RunPaths) -> None:
-    """The agent's own summary, as far as it consists of regular files of a sane size."""
-    for name in AGENT_REPORTS:
-        content = _agent_file(paths, name)
-        if content is not None:
-            write_atomic(paths.reports / name, content)
-
-
-def _agent_file(paths: RunPaths, name: str) -> bytes | None:
-    try:
-        with (
-            opened_folder(paths.workspace.root, PurePosixPath(paths.workspace.reports.name)) as folder,
-            opened_file(folder, name) as (descriptor, seen),
-            open(descriptor, "rb", closefd=False) as file,
-        ):
-            return file.read(LARGEST_REPORT) if seen.size <= LARGEST_REPORT else None
-    except (SubmissionFault, InfrastructureError, Changed, OSError):
-        return None  # no summary, or none that can be read safely: the checks of reports say so

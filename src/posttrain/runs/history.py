@@ -12,13 +12,14 @@ from pydantic import ValidationError
 from posttrain.core.errors import LedgerError
 from posttrain.core.frozen import Frozen
 from posttrain.core.grading import Grade, LedgerRow, Split
-from posttrain.core.runs import FormatControl, Result, Status
+from posttrain.core.runs import FormatControl, Result, RunReport, Status
 from posttrain.core.scores import Score
 from posttrain.grading.book import Accepted, Copied
 from posttrain.reports.metrics import Times
 
 SELF_CHECK = "self-check"
 AUDIT = "audit"
+REPORT = "report"
 
 
 class AgentEnd(Frozen):
@@ -65,6 +66,14 @@ class Closed(Frozen):
     self_check: dict[str, Any]
     files: dict[str, str]
     """What each file of the run held at the end, by relative name: see runs/inventory.py."""
+
+
+class KeptReport(Frozen):
+    """Data of an event that says what the check of the agent's summary found."""
+
+    report: RunReport
+    digest: str
+    """Of the whole check, every finding included."""
 
 
 class Word(Frozen):
@@ -259,6 +268,20 @@ class History:
     def _audit(self) -> dict[str, Any] | None:
         found = [row.data for row in self.rows if row.kind == "event" and row.data.get("event") == AUDIT]
         return found[-1] if found else None
+
+    @property
+    def kept_report(self) -> KeptReport | None:
+        """The last check of the summary, with its digest."""
+        found = [row.data for row in self.rows if row.kind == "event" and row.data.get("event") == REPORT]
+        if not found or "report" not in found[-1]:
+            return None
+        return KeptReport.model_validate({name: found[-1].get(name) for name in KeptReport.model_fields})
+
+    @property
+    def report(self) -> RunReport | None:
+        """What the check of the summary found, for the record."""
+        kept = self.kept_report
+        return None if kept is None else kept.report
 
     @property
     def selected(self) -> int | None:

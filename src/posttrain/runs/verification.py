@@ -33,12 +33,14 @@ from posttrain.infra.digests import digest_bytes, digest_value
 from posttrain.infra.files import as_json
 from posttrain.reports.metrics import RunMetrics, run_metrics
 from posttrain.reports.results import read_results, result_row
+from posttrain.reports.summaries.findings import SummaryCheck
 from posttrain.runs.clock import ClockState
 from posttrain.runs.closing import closing_record, head_line, plan_digest
 from posttrain.runs.history import History, Measured
 from posttrain.runs.inventory import size_of, take_inventory
 from posttrain.runs.judging import FINAL
 from posttrain.runs.log import log_line
+from posttrain.runs.reporting import facts_of, kept_check, report_of
 
 _CLOSE = 1e-9
 _AFTERWARDS = ("verdict", "event")
@@ -352,6 +354,22 @@ def _record(run: _Run, plan: RunPlan) -> tuple[str, Iterator[str]]:
     return "record.json, plan.json", faults()
 
 
+def _report(run: _Run, _plan: RunPlan) -> tuple[str, Iterator[str]]:
+    closing = run.history.closing
+    kept = None if closing is None else closing.kept_report
+    if closing is None or kept is None:
+        return "no summary was checked", iter(())
+
+    def faults() -> Iterator[str]:
+        made = kept_check(run.paths, facts_of(run.paths, closing))
+        if digest_value(made) != kept.digest or report_of(made, by=kept.report.by) != kept.report:
+            yield "reports/: the check of the summary does not come to what the ledger says"
+        if _read(SummaryCheck, run.paths.summary_check) != made:
+            yield "check.json is not what the check comes to"
+
+    return f"the check of {kept.report.iterations} iterations", faults()
+
+
 def _clock(run: _Run, _plan: RunPlan) -> tuple[str, Iterator[str]]:
     closed = run.history.closed
     if closed is None or run.history.agent_end is None:
@@ -429,6 +447,7 @@ _CHECKS: dict[str, _Look] = {
     "result": _result,
     "exports": _exports,
     "record": _record,
+    "report": _report,
     "clock": _clock,
     "results": _row,
     "files": _files,

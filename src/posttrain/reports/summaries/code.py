@@ -36,23 +36,13 @@ class Versions:
 
     def of(self, section: Section) -> tuple[list[list[Script]], bool]:
         """The versions it may mean, and whether it must be one of these."""
-        source = self._source(section)
         words = section.text()
-        own = self._at_submissions(source)
+        own = self._at_submissions(section)
         if own:
             return [spoken_of(words, scripts) for scripts in own], True
-        around = self._around(source)
+        around = self._around(section)
         chosen = [spoken_of(words, scripts) for scripts in around]
-        return chosen, self._certain(source, chosen)
-
-    def _source(self, section: Section) -> Section:
-        """The last section that says its code is this one's, unchanged: what is known of it counts."""
-        latest = section
-        for later in self._document.sections:
-            context = later.bullet(Field.CONTEXT)
-            if later.line > latest.line and context is not None and latest.number is not None:
-                latest = later if told.same_as(context.text) == latest.number else latest
-        return latest
+        return chosen, self._certain(section, chosen)
 
     def _at_submissions(self, section: Section) -> list[Sequence[Script]]:
         window = self._line.of(section)
@@ -230,7 +220,7 @@ class Code:
     def _check_sizes(self, section: Section) -> None:
         kind = told.train_type(section)
         key, context = section.bullet(Field.KEY_CODE), section.bullet(Field.CONTEXT)
-        if key is not None and not key.empty and kind not in IDLE:
+        if key is not None and not key.empty and isinstance(kind, TrainType) and kind not in IDLE:
             count = sum(len(plain_lines("\n".join(block.lines))) for block in key.blocks) or len(key.words)
             if not KEY_LINES[0] <= count <= KEY_LINES[1]:
                 self._document.add(
@@ -274,7 +264,7 @@ class Code:
                     "quote 15 to 40",
                     section.number,
                 )
-        if not context.blocks and same_as is None and kind not in IDLE:
+        if not context.blocks and same_as is None and isinstance(kind, TrainType) and kind not in IDLE:
             self._document.add(
                 context.line,
                 "7",

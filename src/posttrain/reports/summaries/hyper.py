@@ -45,7 +45,6 @@ _TRAINERS = {
 }
 _OTHER_TRAINERS = re.compile(r"(?:DPO|KTO|ORPO|CPO|RLOO|Reward|GKD|BCO|XPO|OnlineDPO)(?:Trainer|Config)$")
 _STAGES = {"sft": TrainType.SFT, "pt": TrainType.SFT, "ppo": TrainType.PPO, "grpo": TrainType.GRPO}
-_COPYING = ("copytree", "copyfile", "copy", "copy2", "snapshot_download", "symlink", "symlink_to")
 _DEEPEST, _MOST = 8, 4000
 
 
@@ -301,20 +300,17 @@ class _Python:
         trainers = {
             kind for prefix, kind in _TRAINERS.items() if any(n.endswith(f"{prefix}Trainer") for n in used)
         }
+        if any(_OTHER_TRAINERS.match(name) for name in used):
+            named = named or {TrainType.UNKNOWN}
+        if "fine_tune" in used:  # of posttrain.training.simple
+            named = named or {TrainType.SFT}
         if trainers or named:
             return trainers or named
-        if any(_OTHER_TRAINERS.match(name) for name in used):
-            return {TrainType.UNKNOWN}
-        words = self._words()
-        if "backward" in used or "train_epoch" in used or "Trainer" in used or "Seq2SeqTrainer" in used:
-            return _plain_types(used, words)
-        if any(
-            name in used for name in ("train", "fit", "run", "main_worker", "Popen", "check_call", "call")
-        ):
-            return set()
-        if any(name in used for name in (*_COPYING, "save_pretrained")):
-            return {TrainType.COPY_MODEL, TrainType.PLACEHOLDER}
-        return {TrainType.PLACEHOLDER, TrainType.COPY_MODEL} if not used & {"system"} else set()
+        if used & {"backward", "train_epoch", "Trainer", "Seq2SeqTrainer"}:
+            return _plain_types(used, self._words())
+        if used & {"train", "fit", "run", "Popen", "check_call", "check_output", "call", "system"}:
+            return set()  # something is started here, and who knows what
+        return {TrainType.COPY_MODEL, TrainType.PLACEHOLDER}
 
     def _words(self) -> set[str]:
         found = set[str]()

@@ -94,7 +94,7 @@ class Stories:
             )
         if not good and code == 0:
             kinds = self._failures(section)
-            if not any(kind.value in kinds for kind in _WITHOUT_A_CRASH):
+            if not any(kind.value in kinds for kind in _WITHOUT_A_CRASH) and not self._refused(section):
                 self._add(
                     section,
                     bullet.line,
@@ -102,6 +102,11 @@ class Stories:
                     "a failure with exit code 0",
                     "tell the exit code of the training process, or the failure_type without a crash",
                 )
+
+    def _refused(self, section: Section) -> bool:
+        """Whether it is told of something that was handed in and could not be graded: no process crashed."""
+        ungraded = not self._facts.handed_known or any(entry.score is None for entry in self._facts.handed)
+        return ungraded and FailureType.CODE_ERROR_RUNTIME.value in self._failures(section)
 
     # --- rule 4
 
@@ -274,18 +279,14 @@ class Stories:
                 f"{min(shared)} again, without what is new",
                 "write 新增证据 / 新增尝试 / 无新增 (new evidence / new attempt / nothing new)",
             )
-        for name in (Field.PROGRESS, Field.WHY):
-            text, earlier = section.text(name), before.text(name)
-            if len(text) > _LONG_TEXT and text == earlier:
-                line = section.bullet(name)
-                assert line is not None
-                self._add(
-                    section,
-                    line.line,
-                    "8",
-                    f"the paragraph of Iteration {before.number} word for word",
-                    "say what is new",
-                )
+        if shared and len(bullet.text) > _LONG_TEXT and bullet.text == before.text(Field.PROGRESS):
+            self._add(
+                section,
+                bullet.line,
+                "8",
+                f"the paragraph of Iteration {before.number} word for word",
+                "say what is new",
+            )
 
     def _cause(self, section: Section) -> list[str]:
         good, _ = told.status(section)

@@ -62,7 +62,11 @@ def timeline(document: Document, facts: Facts) -> Timeline:
 
 def _zones(document: Document) -> list[list[tuple[Section, float]]]:
     """The sections' times in Unix seconds, read as local time and as UTC."""
-    timed = [(section, section.time) for section in document.sections if section.time is not None]
+    timed = [
+        (section, section.time)
+        for section in document.sections
+        if section.time is not None and section.duration_s is not None
+    ]
     return [
         [(section, _local(time)) for section, time in timed],
         [(section, time.replace(tzinfo=UTC).timestamp()) for section, time in timed],

@@ -112,6 +112,32 @@ def post(path: str, body: Any) -> None:
     record({"request": path, "http": status, "answer": answer})
 
 
+def report(options: list[str] | None = None, **fields: Any) -> None:
+    """`posttrain report append` with these fields; what it answers is appended to code/reports.jsonl."""
+    command = [sys.executable, "-m", "posttrain", "report", "append", "--from", "-", "--json"]
+    done = subprocess.run(
+        [*command, *(options or [])], input=json.dumps(fields), capture_output=True, text=True, check=False
+    )
+    append(
+        "code/reports.jsonl",
+        json.dumps({"exit": done.returncode, "said": decoded(done.stdout.encode())}) + "\n",
+    )
+    print(done.stderr, flush=True)
+
+
+def run(argv: list[str]) -> None:
+    """A command in the workspace; its output goes into our own, its failure doesn't end us."""
+    done = subprocess.run(argv, cwd=WORKSPACE, check=False)
+    print(f"{argv[0]} ended with exit code {done.returncode}", flush=True)
+
+
+def fifo(to: str) -> None:
+    """A named pipe that nobody writes to."""
+    path = WORKSPACE / to
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
 def dump_environment(to: str) -> None:
     write(to, data=dict(os.environ))
 
@@ -246,8 +272,8 @@ STEPS = {
     step.__name__: step
     for step in (
         say, write, append, copy_base, copy, link, remove, submit, submit_and_hang_up, get, post,
-        dump_environment, sleep, work, ignore_sigterm, on_sigterm, spawn, daemonise, tmux, flood,
-        leave, crash, kill_self, parallel, only_on_resume,
+        report, run, fifo, dump_environment, sleep, work, ignore_sigterm, on_sigterm, spawn, daemonise,
+        tmux, flood, leave, crash, kill_self, parallel, only_on_resume,
     )
 }  # fmt: skip
 

@@ -1,0 +1,260 @@
+"""Summaries of real runs on the scripted engine: appended, rewritten, invented, missing, hostile."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posttrain.core.paths import LabPaths, RunPaths
+from posttrain.testing.agents import write_toy_agent
+from posttrain.testing.tiny import tiny_model
+from run_bench import Bench, checkpoint
+
+TRAIN = '''"""GRPO on the visible rows."""
+
+import os
+
+from datasets import load_dataset
+from trl import GRPOConfig, GRPOTrainer
+
+LEARNING_RATE = 1e-5
+
+
+def reward(completions, answer, **_):
+    return [1.0 if gold in text else -1.0 for text, gold in zip(completions, answer)]
+
+
+def main():
+    rows = load_dataset("json", data_files=os.environ["DATA_PATH"] + "/train.jsonl")["train"]
+    config = GRPOConfig(
+        output_dir=os.environ["OUTPUT_DIR"],
+        max_steps=20,
+        per_device_train_batch_size=2,
+        learning_rate=LEARNING_RATE,
+        num_generations=4,
+    )
+    trainer = GRPOTrainer(os.environ["MODEL_PATH"], reward, args=config, train_dataset=rows)
+    trainer.train()
+
+
+if __name__ == "__main__":
+    main()
+'''
+CRASH = "raise RuntimeError('CUDA out of memory. Tried to allocate 20 GiB')\n"
+WHY = "scores.json of the last iteration shows what it gained; agent.log shows no error before"
+
+
+def made(folder: Path, name: str, steps: list[dict[str, Any]]) -> tuple[Bench, RunPaths]:
+    """One run of a toy agent with these steps, in a lab home of its own."""
+    lab = LabPaths(folder / "home")
+    lab.agents.mkdir(parents=True)
+    bench = Bench(lab, tiny_model(folder / "base"))
+    write_toy_agent(bench.agents, name, steps)
+    done = bench.run(name)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return bench, bench.only
+
+
+def success() -> list[dict[str, Any]]:
+    return [
+        {"do": "write", "to": "code/train.py", "text": TRAIN},
+        *checkpoint("v1", 0.95),
+        {"do": "submit", "model_path": "output/v1", "note": "iteration 1"},
+        {
+            "do": "report",
+            "what": "GRPO mit Belohnung 1 / -1: 数值奖励",
+            "why": "first attempt; baseline only",
+        },
+    ]
+
+
+def record(paths: RunPaths) -> dict[str, Any]:
+    return json.loads(paths.record.read_bytes())
+
+
+def findings(bench: Bench, paths: RunPaths) -> list[dict[str, Any]]:
+    done = bench.posttrain("report", "check", paths.run_id, "--json")
+    return json.loads(done.stdout)["findings"]
+
+
+# --- an honest agent
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bench, RunPaths]:
+    """Three iterations: a success, a crash, a copy of the base."""
+    steps = [
+        *success(),
+        {"do": "write", "to": "code/rewards.py", "text": CRASH},
+        {"do": "run", "argv": ["python", "code/rewards.py"]},
+        {"do": "report", "what": "a longer reward", "why": WHY, "exit_code": 1},
+        {"do": "copy_base", "to": "output/v3"},
+        {"do": "submit", "model_path": "output/v3", "note": "iteration 3"},
+        {"do": "report", "what": "the base again, to see the grader's noise", "why": WHY},
+    ]
+    return made(tmp_path_factory.mktemp("honest"), "honest", steps)
+
+
+def test_what_the_command_appends_is_right(honest: tuple[Bench, RunPaths]) -> None:
+    bench, paths = honest
+    done = bench.posttrain("report", "check", paths.run_id)
+    assert (done.returncode, done.stdout.splitlines()[-1][:15]) == (0, "ok: 3 iteration"), done.stdout
+
+
+def test_the_record_has_the_check_and_verify_agrees(honest: tuple[Bench, RunPaths]) -> None:
+    bench, paths = honest
+    assert record(paths)["report"] == {
+        "by": "agent",
+        "iterations": 3,
+        "findings": 0,
+        "rules": {},
+        "not_checkable": record(paths)["report"]["not_checkable"],
+    }
+    done = bench.posttrain("verify", paths.run_id)
+    assert done.returncode == 0, done.stdout
+    assert any(line.startswith("ok     report") for line in done.stdout.splitlines())
+
+
+def test_facts_are_filled_in_and_failures_named_by_fact(honest: tuple[Bench, RunPaths]) -> None:
+    _, paths = honest
+    rows = [json.loads(line) for line in paths.summary("summary.jsonl").read_text("utf-8").splitlines()]
+    assert [row["status"] for row in rows] == ["success", "failure", "failure"]
+    assert [row["exit_code"] for row in rows] == [0, 1, 0]
+    assert [row["failure_type"] for row in rows] == ["unknown", "code_error_runtime", "copy_model_fallback"]
+    assert [row["train_type"] for row in rows] == ["GRPO", "GRPO", "copy_model"]
+    scores = json.loads(paths.workspace.scores.read_bytes())
+    assert [row["score"] for row in rows] == [scores[0]["score"], None, scores[1]["score"]]
+    text = paths.summary("summary.md").read_text("utf-8")
+    assert "lr=1e-5, batch=2, max_steps=20, num_generations=4" in text
+    assert "RuntimeError: CUDA out of memory" in text
+
+
+def test_metrics_in_the_workspace_are_those_of_the_run(honest: tuple[Bench, RunPaths]) -> None:
+    bench, paths = honest
+    outside = json.loads(bench.posttrain("report", "metrics", paths.run_id).stdout)
+    inside = subprocess.run(
+        [sys.executable, "-m", "posttrain", "report", "metrics"],
+        cwd=paths.workspace.code,
+        env={name: value for name, value in os.environ.items() if name != "WORKSPACE"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    kept = json.loads(paths.metrics.read_bytes())
+    assert outside == kept
+    for name in ("valid_submission_rate", "first_valid_idx", "score_trajectory", "monotonic_ratio"):
+        assert json.loads(inside.stdout)[name] == kept[name], name
+
+
+def test_skills_lie_read_only_in_the_workspace(tmp_path: Path) -> None:
+    steps = [
+        {"do": "run", "argv": ["bash", "-c", "cat skills/*/SKILL.md > code/read.txt; echo x > skills/mine"]},
+        {"do": "run", "argv": ["bash", "-c", "ls skills > code/listed.txt"]},
+    ]
+    _, paths = made(tmp_path, "reader", steps)
+    read = (paths.workspace.code / "read.txt").read_text("utf-8")
+    assert "name: iteration-summary" in read
+    assert "name: use-the-grader" in read
+    assert (paths.workspace.code / "listed.txt").read_text("utf-8").split() == [
+        "iteration-summary",
+        "use-the-grader",
+    ]
+    assert "skills/iteration-summary/SKILL.md" in paths.workspace.instructions.read_text("utf-8")
+
+
+# --- one that lies
+
+
+@pytest.fixture(scope="module")
+def lying(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What the check says of an agent that claims another lr, invents a score and rewrites history."""
+    rewrite = (
+        "import re, pathlib; p = pathlib.Path('reports/summary.md'); t = p.read_text('utf-8');"
+        "p.write_text(t.replace('数值奖励', '更好的奖励', 1), 'utf-8')"
+    )
+    invent = (
+        "import re, pathlib; p = pathlib.Path('reports/summary.md'); t = p.read_text('utf-8');"
+        "head, mark, last = t.rpartition('## Iteration 3');"
+        "p.write_text(head + mark + re.sub(r'(Score[*]*: )[0-9.]+', r'\\g<1>99.5', last), 'utf-8')"
+    )
+    steps = [
+        *success(),
+        *checkpoint("v2", 0.8, seed=2),
+        {"do": "submit", "model_path": "output/v2", "note": "iteration 2"},
+        {
+            "do": "report",
+            "what": "a larger rate",
+            "why": WHY,
+            "config": {"lr": "5e-4", "batch": "2"},
+            "options": ["--force"],
+        },
+        *checkpoint("v3", 0.7, seed=3),
+        {"do": "submit", "model_path": "output/v3", "note": "iteration 3"},
+        {"do": "report", "what": "a smaller one", "why": WHY},
+        {"do": "run", "argv": ["python", "-c", invent]},
+        {"do": "run", "argv": ["python", "-c", rewrite]},
+    ]
+    bench, paths = made(tmp_path_factory.mktemp("lying"), "liar", steps)
+    told = findings(bench, paths)
+    kept = record(paths)["report"]
+    assert (kept["by"], kept["findings"]) == ("agent", len(told))
+    assert bench.posttrain("verify", paths.run_id).returncode == 0, "a lie is kept as it was told"
+    return told
+
+
+def test_a_rewritten_history_is_named(lying: list[dict[str, Any]]) -> None:
+    (found,) = [finding for finding in lying if finding["rule"] == "1"]
+    assert (found["file"], found["line"]) == ("summary.md", 3)
+    assert "submission 2" in found["message"]
+
+
+def test_an_invented_score_is_named(lying: list[dict[str, Any]]) -> None:
+    found = [f for f in lying if f["rule"] == "facts" and f["iteration"] == 3]
+    assert found
+    assert "no submission scored 99.5" in found[0]["message"]
+
+
+def test_another_learning_rate_is_named(lying: list[dict[str, Any]]) -> None:
+    (found,) = [finding for finding in lying if finding["rule"] == "3"]
+    assert found["iteration"] == 2
+    assert "lr=5e-4: the code says 1e-05" in found["message"]
+
+
+def test_nothing_else_is_held_against_it(lying: list[dict[str, Any]]) -> None:
+    assert {finding["rule"] for finding in lying} == {"1", "3", "9", "facts"}, "9: the row has the true score"
+
+
+# --- none, or one that cannot be read
+
+
+def test_a_run_without_summary_gets_one_from_facts(tmp_path: Path) -> None:
+    steps = [
+        {"do": "write", "to": "code/train.py", "text": TRAIN},
+        *checkpoint("v1", 0.9),
+        {"do": "submit", "model_path": "output/v1"},
+        {"do": "write", "to": "output/broken/model.safetensors", "text": "no weights"},
+        {"do": "submit", "model_path": "output/broken"},
+        {"do": "fifo", "to": "reports/summary.md"},
+        {"do": "copy_base", "to": "output/v3"},
+        {"do": "submit", "model_path": "output/v3"},
+    ]
+    bench, paths = made(tmp_path, "silent", steps)
+    told = record(paths)["report"]
+    assert (told["by"], told["iterations"], told["findings"]) == ("harness", 3, 0)
+    lines = paths.summary("summary.md").read_text("utf-8").splitlines()
+    assert lines[:3] == ["# 运行总结", "", "by: harness"]
+    assert bench.posttrain("verify", paths.run_id).returncode == 0
+
+
+def test_a_run_without_submissions_gets_one_as_well(tmp_path: Path) -> None:
+    bench, paths = made(tmp_path, "idle", [{"do": "crash"}])
+    told = record(paths)["report"]
+    assert (told["by"], told["iterations"], told["findings"]) == ("harness", 1, 0)
+    assert "RuntimeError: the toy agent crashes" in paths.summary("summary.md").read_text("utf-8")
+    assert bench.posttrain("verify", paths.run_id).returncode == 0
