@@ -126,6 +126,12 @@ class Render(Frozen):
     prompt: PromptSettings
 
 
+class Sleep(Frozen):
+    """Give back the memory of weights and caches; the next load wakes the engine."""
+
+    op: Literal["sleep"] = "sleep"
+
+
 class Opened(Frozen):
     event: Literal["opened"] = "opened"
     facts: BaseFacts
@@ -155,6 +161,10 @@ class RenderReply(Frozen):
     prompts: tuple[RenderedPrompt, ...]
 
 
+class Slept(Frozen):
+    event: Literal["slept"] = "slept"
+
+
 class ProgressReply(Frozen):
     event: Literal["progress"] = "progress"
     done: int
@@ -170,9 +180,9 @@ class Failed(Frozen):
     hint: str = ""
 
 
-Request = Annotated[OpenBase | LoadSubmission | Generate | Render, Field(discriminator="op")]
+Request = Annotated[OpenBase | LoadSubmission | Generate | Render | Sleep, Field(discriminator="op")]
 Reply = Annotated[
-    Opened | Loaded | Generated | RenderReply | ProgressReply | Failed, Field(discriminator="event")
+    Opened | Loaded | Generated | RenderReply | Slept | ProgressReply | Failed, Field(discriminator="event")
 ]
 REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
 REPLY: TypeAdapter[Reply] = TypeAdapter(Reply)
@@ -202,6 +212,10 @@ class Engine(Protocol):
         progress: Progress,
     ) -> list[Output]:
         """Answers in the order of the prompts, `generation.samples` of each one after the other."""
+        ...
+
+    def sleep(self) -> None:
+        """Give back the memory of weights and caches until the next `load`, which is then the way to wake."""
         ...
 
     @property

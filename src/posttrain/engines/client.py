@@ -31,6 +31,8 @@ from posttrain.core.engine import (
     RenderReply,
     Reply,
     Request,
+    Sleep,
+    Slept,
 )
 from posttrain.core.errors import DeviceBusy, InfrastructureError, Rejected, Unloadable, WorkerDied
 from posttrain.core.grading import LoadReport
@@ -39,7 +41,7 @@ from posttrain.infra.processes import Child, Command, Spawner
 from posttrain.infra.sandbox import View
 
 _TAIL = 600
-_Answer = TypeVar("_Answer", Opened, Loaded, RenderReply, Generated)
+_Answer = TypeVar("_Answer", Opened, Loaded, RenderReply, Generated, Slept)
 
 
 def worker_environment(*, gpu: str | None) -> dict[str, str]:
@@ -104,6 +106,14 @@ class EngineWorker:
         """Answers in the order of the prompts, with the seconds they took and warnings about them."""
         request = Generate(prompts=tuple(prompts), prompt=prompt, generation=generation)
         return self._ask(request, Generated, progress=progress)
+
+    def sleep(self) -> None:
+        """Give back the memory of weights and caches; the next `load` wakes the worker."""
+        self._ask(Sleep(), Slept)
+
+    def alive(self) -> bool:
+        """Whether the process is there and can be asked."""
+        return self._child is not None and self._child.poll() is None
 
     def stop(self) -> None:
         """End the process at once; whoever waits for an answer gets WorkerDied."""

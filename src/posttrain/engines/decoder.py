@@ -106,6 +106,39 @@ class Decoder:
         """[rows, vocabulary], nothing marked."""
         return torch.zeros((rows, self._vocabulary), dtype=torch.bool, device=self.device)
 
+    @property
+    def norm_out(self) -> Any:
+        """What the last layer's states go through."""
+        return self._model.model.norm
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[tokens, size]."""
+        return self._model.model.embed_tokens(tokens)
+
+    def rotation(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines [length, dim] of the first positions, by the base's own buffers."""
+        positions = torch.arange(length, device=self.device)[None]
+        like = torch.zeros((), dtype=self.dtype, device=self.device)
+        cos, sin = self._model.model.rotary_emb(like, position_ids=positions)
+        return cos[0].contiguous(), sin[0].contiguous()
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[tokens, vocabulary]."""
+        return self._model.lm_head(hidden)
+
+    def packed(self) -> bool:
+        """Whether the modules' parameters are still the matrices that are computed with."""
+        return all(
+            layer.qkv.data_ptr() == module.self_attn.q_proj.weight.data_ptr()
+            and layer.gate_up.data_ptr() == module.mlp.gate_proj.weight.data_ptr()
+            for layer, module in zip(self.layers, self._model.model.layers, strict=True)
+        )
+
+    @property
+    def head(self) -> int:
+        """Where the head's matrix lies: a submission may have one of its own."""
+        return int(self._model.lm_head.weight.data_ptr())
+
     def prefix(self, tokens: Sequence[int]) -> Prefix:
         """Keys and values of a beginning that several prompts share."""
         kept = _Packed(self, [tokens], None)
@@ -126,7 +159,7 @@ class Decoder:
         """
         packed = _Packed(self, prompts, prefix, slots=slots, places=places)
         hidden = self._run(packed.tokens, packed.positions, packed.attend)
-        return self._logits(hidden[packed.ends])
+        return self.logits(hidden[packed.ends])
 
     def step(self, tokens: Sequence[int], lengths: Sequence[int], *, slots: Slots) -> torch.Tensor:
         """Logits [rows, vocabulary] after appending `tokens` to the slots 0 … rows - 1.
@@ -135,7 +168,7 @@ class Decoder:
         """
         stepped = _Stepped(self, lengths, slots)
         hidden = self._run(torch.tensor(tokens, device=self.device), stepped.positions, stepped.attend)
-        return self._logits(hidden)
+        return self.logits(hidden)
 
     def _run(self, tokens: torch.Tensor, positions: torch.Tensor, attend: _Attend) -> torch.Tensor:
         """Hidden states [tokens, size] after the last layer's norm."""
@@ -161,9 +194,6 @@ class Decoder:
     def _feed_forward(self, layer: Layer, hidden: torch.Tensor) -> torch.Tensor:
         gate, up = functional.linear(hidden, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
         return layer.down(layer.activation(gate) * up)
-
-    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._model.lm_head(hidden)
 
 
 class _Packed:

@@ -85,7 +85,7 @@ class ScriptedEngine:
 
     def load(self, folder: str | None) -> LoadReport:
         if folder is None:
-            self._script = self._base_script
+            self._script = self._base_script = self._read_script(self._base, self._digest)
             return LoadReport(dtype=self._weights.main_dtype(), copy_of_base=True, changed_share=0.0)
         weights = read_weights(Path(folder))
         notes = check_architecture(read_config(Path(folder)), self._config)
@@ -118,6 +118,9 @@ class ScriptedEngine:
         return [
             Output(text=text, tokens=len(text.split())) for text in texts for _ in range(generation.samples)
         ]
+
+    def sleep(self) -> None:
+        """There is nothing to give back."""
 
     def _read_script(self, folder: Path, digest: str) -> Script:
         path = folder / SCRIPT_NAME

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from posttrain.core.engine import (
     Prompt,
     PromptSettings,
     RenderedPrompt,
+    Turn,
 )
 from posttrain.core.errors import DeviceBusy, InfrastructureError, boundary
 from posttrain.core.grading import LoadReport
@@ -25,11 +28,17 @@ from posttrain.core.scores import Output
 from posttrain.core.specs import GenerationSettings
 from posttrain.engines.batching import Answered, Asked, Stops, answer_rows
 from posttrain.engines.decoder import Decoder, supports
-from posttrain.engines.device import claim_memory
+from posttrain.engines.device import DeviceContext, claim_memory, memory_for_rows
+from posttrain.engines.fitting import complete, fit_requests, place_answers
 from posttrain.engines.lanes import Report, run_lanes
 from posttrain.engines.padded import answer_padded
 from posttrain.engines.prompting import render_turns, stop_ids, uses_date
-from posttrain.engines.sampling import Sampler, generator_for
+from posttrain.engines.sampling import Sampler
+from posttrain.engines.static_batching import StaticEngine
+from posttrain.engines.static_ops import best_ops
+
+_MOST_RENDERED = 50_000
+_READING_THREADS = 8
 
 
 class TransformersEngine:
@@ -38,20 +47,23 @@ class TransformersEngine:
     def __init__(self) -> None:
         self.warnings: list[str] = []
         self._model: Any = None
+        self._target: TensorTarget | None = None
+        self._decoder: Decoder | None = None
+        self._static: StaticEngine | None = None
+        self._plain: str | None = None
+        """Why a GPU does without kernels, if so."""
+        self._rendered = _Rendered()
+        self._context = DeviceContext()
 
     def open(self, base: str, numeric: NumericPlan) -> BaseFacts:
-        self._numeric = numeric
-        torch.set_num_threads(1 if numeric.lanes > 1 else numeric.threads)
-        claim_memory(numeric)
-        with boundary(InfrastructureError, f"opening the base model {base}"), _memory():
+        self._numeric, self._base = numeric, base
+        torch.set_num_threads(_threads(numeric))
+        with boundary(InfrastructureError, f"opening the base model {base}"):
             self._tokenizer = AutoTokenizer.from_pretrained(
                 base, trust_remote_code=False, local_files_only=True
             )
-            self._model = _base_model(base, numeric)
-            self._target = TensorTarget(self._model, Path(base))
-        self._decoder = Decoder(self._model) if supports(self._model) else None
-        self._stop_ids = stop_ids(self._tokenizer, self._model.generation_config.eos_token_id)
-        self._model.generation_config = GenerationConfig()  # what the plan says is all that counts
+        self._wake()
+        self._stop_ids = stop_ids(self._tokenizer, self._ends)
         self._max_length = getattr(self._model.config, "max_position_embeddings", None)
         template = self._tokenizer.get_chat_template() if self._tokenizer.chat_template else None
         return BaseFacts(
@@ -63,15 +75,46 @@ class TransformersEngine:
             versions={"torch": torch.__version__, "transformers": transformers.__version__},
         )
 
-    def load(self, folder: str | None) -> LoadReport:
+    def _wake(self) -> None:
+        """Take the memory, and the base's model into it."""
+        self._context.take()
+        claim_memory(self._numeric)
+        with boundary(InfrastructureError, f"opening the base model {self._base}"), _memory():
+            self._model = _base_model(self._base, self._numeric)
+            self._target = TensorTarget(self._model, Path(self._base))
+        self._decoder = Decoder(self._model) if supports(self._model) else None
+        self._static = self._static_engine()
+        self._ends = self._model.generation_config.eos_token_id
+        self._model.generation_config = GenerationConfig()  # what the plan says is all that counts
+
+    def _static_engine(self) -> StaticEngine | None:
+        """Recorded steps, where there is a GPU to replay them."""
+        if self._decoder is None or self._decoder.device.type != "cuda":
+            return None
         with _memory():
+            ops, self._plain = best_ops(self._decoder.device)
+        room = memory_for_rows(self._numeric)
+        return StaticEngine(self._decoder, ops, rows=self._numeric.rows, memory_bytes=room)
+
+    def sleep(self) -> None:
+        self._model = self._target = self._decoder = self._static = None
+        gc.collect()
+        self._context.give_back()
+
+    def load(self, folder: str | None) -> LoadReport:
+        if self._model is None:
+            self._wake()
+        with _memory():
+            assert self._target is not None
+            if self._decoder is not None and not self._decoder.packed():
+                raise InfrastructureError("parameters are no longer what is computed with")
             if folder is None:
                 self._target.load_base()
                 return LoadReport(dtype=self._numeric.dtype, copy_of_base=True, changed_share=0.0)
             return self._target.load(Path(folder))
 
     def render(self, prompts: Sequence[Prompt], prompt: PromptSettings) -> list[RenderedPrompt]:
-        return [render_turns(self._tokenizer, asked.turns, prompt) for asked in prompts]
+        return self._rendered.of(prompts, prompt, self._tokenizer)
 
     def generate(
         self,
@@ -81,63 +124,35 @@ class TransformersEngine:
         generation: GenerationSettings,
         progress: Progress,
     ) -> list[Output]:
-        if not self._target.whole:
+        if self._target is None or not self._target.whole:
             raise InfrastructureError("no checkpoint is loaded: the last one could not be taken")
-        self.warnings.clear()
-        outputs: list[Output | None] = [None] * (len(prompts) * generation.samples)
-        requests = self._requests(prompts, self.render(prompts, prompt), generation)
-        for index in set(range(len(outputs))) - {asked.index for asked in requests}:
-            outputs[index] = Output(text="", tokens=0, cut=True)
+        fitted = fit_requests(
+            prompts,
+            self.render(prompts, prompt),
+            generation,
+            numeric=self._numeric,
+            max_length=self._max_length,
+        )
+        self.warnings = list(fitted.warnings)
+        if self._plain is not None:
+            self.warnings.append(f"graded without kernels, more slowly: {self._plain}")
+        answers: list[Answered] = []
+        before = fitted.places - len(fitted.requests)
 
         def report(answered: Answered) -> None:
-            outputs[answered.index] = answered.output
-            progress(sum(output is not None for output in outputs), len(outputs))
+            answers.append(answered)
+            progress(before + len(answers), fitted.places)
 
         with _memory():
-            self._answer(requests, generation, report)
-        return [_complete(output) for output in outputs]
-
-    def _requests(
-        self, prompts: Sequence[Prompt], rendered: Sequence[RenderedPrompt], generation: GenerationSettings
-    ) -> list[Asked]:
-        """What fits the base's context, in the order of the plan; the longest prompts first."""
-        limits = [self._limit(len(text.token_ids), generation) for text in rendered]
-        self._warn_about(limits, generation)
-        requests = [
-            Asked(
-                index=number * generation.samples + sample,
-                tokens=text.token_ids,
-                limit=limit,
-                generator=generator_for(self._numeric.seed, asked.id, sample),
-            )
-            for number, (asked, text, limit) in enumerate(zip(prompts, rendered, limits, strict=True))
-            for sample in range(generation.samples)
-            if limit > 0
-        ]
-        if self._numeric.order == "length":
-            requests.sort(key=lambda asked: -len(asked.tokens))
-        return requests
-
-    def _limit(self, length: int, generation: GenerationSettings) -> int:
-        if self._max_length is None:
-            return generation.max_new_tokens
-        return max(0, min(generation.max_new_tokens, self._max_length - length))
-
-    def _warn_about(self, limits: Sequence[int], generation: GenerationSettings) -> None:
-        without = sum(limit == 0 for limit in limits)
-        shortened = sum(0 < limit < generation.max_new_tokens for limit in limits)
-        if without:
-            self.warnings.append(
-                f"{without} prompts fill the context of {self._max_length} tokens: not answered"
-            )
-        if shortened:
-            self.warnings.append(
-                f"{shortened} answers are limited by the context of {self._max_length} tokens"
-            )
+            self._answer(fitted.requests, generation, report)
+        return complete(place_answers(fitted, answers))
 
     def _answer(self, requests: Sequence[Asked], generation: GenerationSettings, report: Report) -> None:
         numeric = self._numeric
         stops = Stops(self._tokenizer, ids=self._stop_ids, texts=generation.stop)
+        if self._static is not None:
+            self._static.answer(requests, sampler=Sampler(generation), stops=stops, report=report)
+            return
         work = self._work(generation, stops)
         run_lanes(requests, work, lanes=numeric.lanes, threads=numeric.threads, report=report)
 
@@ -156,6 +171,30 @@ class TransformersEngine:
         return padded if decoder is None else by_slots
 
 
+class _Rendered:
+    """Prompts as tokens, kept for the next checkpoint that is asked the same."""
+
+    def __init__(self) -> None:
+        self._settings: PromptSettings | None = None
+        self._kept: dict[tuple[Turn, ...], RenderedPrompt] = {}
+
+    def of(self, prompts: Sequence[Prompt], settings: PromptSettings, tokenizer: Any) -> list[RenderedPrompt]:
+        if settings != self._settings or len(self._kept) > _MOST_RENDERED:
+            self._settings, self._kept = settings, {}
+        kept = self._kept
+        for asked in prompts:
+            if asked.turns not in kept:
+                kept[asked.turns] = render_turns(tokenizer, asked.turns, settings)
+        return [kept[asked.turns] for asked in prompts]
+
+
+def _threads(numeric: NumericPlan) -> int:
+    """For a GPU, threads only read checkpoints; on a processor they are part of the numbers."""
+    if numeric.device.startswith("cuda"):
+        return min(_READING_THREADS, len(os.sched_getaffinity(0)))
+    return 1 if numeric.lanes > 1 else numeric.threads
+
+
 def _base_model(base: str, numeric: NumericPlan) -> Any:
     model = AutoModelForCausalLM.from_pretrained(
         base,
@@ -167,12 +206,6 @@ def _base_model(base: str, numeric: NumericPlan) -> Any:
         use_safetensors=True,
     )
     return model.eval().requires_grad_(False).to(numeric.device)
-
-
-def _complete(output: Output | None) -> Output:
-    if output is None:
-        raise InfrastructureError("the engine left a prompt without an answer")
-    return output
 
 
 class _memory:  # noqa: N801  (reads as a word in `with`)

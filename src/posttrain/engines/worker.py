@@ -29,6 +29,8 @@ from posttrain.core.engine import (
     RenderReply,
     Reply,
     Request,
+    Sleep,
+    Slept,
 )
 from posttrain.core.errors import (
     DeviceBusy,
@@ -74,6 +76,9 @@ class Worker:
                 return RenderReply(prompts=tuple(self._engine.render(request.prompts, request.prompt)))
             case Generate():
                 return self._generate(request)
+            case Sleep():
+                self._engine.sleep()
+                return Slept()
 
     def _generate(self, request: Generate) -> Generated:
         begun = time.monotonic()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from posttrain.checkpoints.assembly import complete_checkpoint
 from posttrain.checkpoints.comparing import compare_folders
@@ -27,11 +30,14 @@ from posttrain.evaluators.stock import OWN
 from posttrain.grading.adapting import Adapter, Tool
 from posttrain.grading.asking import Asking
 from posttrain.grading.views import WorkerViews
+from posttrain.grading.warm import IDLE_S, Seat, WarmEngine
 from posttrain.infra.files import read_jsonl, write_jsonl
 from posttrain.infra.processes import KillMode, Spawner
+from posttrain.infra.sandbox import View
 
 OnFault = Callable[[str], None]
 ITEMS_FILE = "items.jsonl"
+ENGINE_LOG = "engine.log"
 SAVE_AS_BASE = (
     "Save it with save_pretrained from a model of the base's own class, with the base's tensor names."
 )
@@ -64,7 +70,11 @@ class ItemRecord(Frozen):
 
 
 class Assessor:
-    """Grades checkpoints on one split, one at a time, each with processes of its own."""
+    """Grades checkpoints on one split, one at a time.
+
+    Each has a scorer of its own, and an engine worker of its own unless there is a `shelf`: then one worker
+    stays, and takes checkpoint after checkpoint. Such an assessor is a context manager or ended by `cancel`.
+    """
 
     def __init__(
         self,
@@ -77,9 +87,14 @@ class Assessor:
         baseline: Evaluation | None = None,
         siblings: Mapping[str, Path] | None = None,
         progress: Progress | None = None,
+        shelf: Path | None = None,
+        idle_s: float = IDLE_S,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`timeout_s` is the wall limit of one attempt, loading and scoring included.
 
+        `shelf` is the folder below which all checkpoints lie; the worker that stays may read the whole of
+        it. After `idle_s` without work it gives its memory back; `tell` hears when it is replaced.
         `siblings` are folders of other fine-tunes of the base, by name, that submissions are held against.
         `views` is what the processes see. `baseline` is what a copy of the base gets without being asked.
         """
@@ -91,9 +106,12 @@ class Assessor:
         self._baseline = baseline
         self._siblings = dict(siblings or {})
         self._progress = progress
+        self._shelf = shelf
+        self._idle_s, self._tell = idle_s, tell
         self._lock = threading.Lock()
         self._cancelled = False
-        self._running: Spawner | None = None
+        self._running: tuple[Spawner, threading.Event] | None = None
+        self._engine: WarmEngine | None = None
 
     def assess(
         self, folder: Path | None, *, label: str, gpu: str | None = None, on_fault: OnFault | None = None
@@ -119,16 +137,31 @@ class Assessor:
         """Kill what runs now and refuse to begin again; from any thread."""
         with self._lock:
             self._cancelled = True
-            running = self._running
+            running, engine = self._running, self._engine
         if running is not None:
-            running.close(grace_s=0.0)
+            self._stop(*running)
+        if engine is not None:
+            engine.close()
+
+    def rest(self) -> None:
+        """Let a worker that stays give its memory back; the next grading wakes it."""
+        if self._engine is not None:
+            self._engine.sleep()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
 
     def _attempt(self, folder: Path | None, *, label: str, gpu: str | None) -> Assessment:
         begun = time.monotonic()
         logs = self._paths.grading_of(label)
         logs.mkdir(parents=True, exist_ok=True)
-        with self._processes() as spawner:
-            answers = self._answers(folder, logs, spawner=spawner, gpu=gpu)
+        with self._processes() as (spawner, stopped):
+            answers = self._answers(folder, logs, spawner=spawner, gpu=gpu, stopped=stopped)
             evaluation = answers.evaluation or self._judged(answers.outputs, logs, spawner=spawner)
         self._keep_items(evaluation, answers.outputs, logs)
         return Assessment(
@@ -139,12 +172,12 @@ class Assessor:
             total_s=time.monotonic() - begun,
         )
 
-    def _answers(self, folder: Path | None, logs: Path, *, spawner: Spawner, gpu: str | None) -> _Answers:
+    def _answers(
+        self, folder: Path | None, logs: Path, *, spawner: Spawner, gpu: str | None, stopped: threading.Event
+    ) -> _Answers:
         exam = self._exam
         provenance = self._provenance(folder, logs, spawner=spawner)
-        view = self._views.engine(exam.base, folder)
-        with EngineWorker(spawner, log=logs / "engine.log", gpu=gpu, view=view) as worker:
-            worker.open(exam.base, exam.numeric)
+        with self._worker(folder, logs, gpu=gpu, stopped=stopped) as worker:
             load = worker.load(folder).model_copy(update={"provenance": provenance})
             if load.copy_of_base and folder is not None and self._baseline is not None:
                 return _Answers(load=load, evaluation=self._baseline)
@@ -163,6 +196,37 @@ class Assessor:
             outputs=generated.outputs,
             warnings=generated.warnings,
             generation_s=generated.generation_s,
+        )
+
+    @contextmanager
+    def _worker(
+        self, folder: Path | None, logs: Path, *, gpu: str | None, stopped: threading.Event
+    ) -> Iterator[EngineWorker]:
+        """The worker that stays, or one for this checkpoint alone. Its words lie in the grading's folder."""
+        own, shared = logs / ENGINE_LOG, self._paths.grading / ENGINE_LOG
+        if self._shelf is None:
+            seat = self._seat(self._views.engine(self._exam.base, folder), own)
+            engine, log = WarmEngine(seat, keep=False), own
+        else:
+            self._shelf.mkdir(parents=True, exist_ok=True)
+            seat = self._seat(self._views.engine(self._exam.base, self._shelf), shared)
+            engine = self._engine or WarmEngine(seat, keep=True, idle_s=self._idle_s, tell=self._tell)
+            log = shared
+        with self._lock:
+            self._engine = engine
+        with _excerpt(log, own), engine.lend(gpu=gpu, stopped=stopped) as worker:
+            yield worker
+
+    def _seat(self, view: View, log: Path) -> Seat:
+        exam = self._exam
+        return Seat(
+            base=exam.base,
+            numeric=exam.numeric,
+            view=view,
+            log=log,
+            kill_mode=self._kill_mode,
+            prompts=exam.prompts,
+            prompt=exam.prompt,
         )
 
     def _provenance(self, folder: Path | None, logs: Path, *, spawner: Spawner) -> Provenance | None:
@@ -231,7 +295,7 @@ class Assessor:
                 warnings=asking.warnings,
                 generation_s=asking.generation_s,
             )
-        worker.close()  # two models at a time may be one too many for the device
+        worker.sleep()  # two models at a time may be one too many for the device
         if folder is None:
             return _Answers(
                 load, evaluation=self._judged((), logs, spawner=spawner, model=exam.base, gpu=gpu)
@@ -275,24 +339,27 @@ class Assessor:
             write_jsonl(logs / ITEMS_FILE, records, durable=False)
 
     @contextmanager
-    def _processes(self) -> Iterator[Spawner]:
-        """Where an attempt's children come from. Time over or a cancel closes it, and that ends them all."""
-        expired = threading.Event()
+    def _processes(self) -> Iterator[tuple[Spawner, threading.Event]]:
+        """Where an attempt's children come from, and the sign that it is over.
+
+        Time over or a cancel sets the sign and ends all children, the engine worker as well.
+        """
+        expired, stopped = threading.Event(), threading.Event()
         with Spawner(kill_mode=self._kill_mode) as spawner:
 
             def expire() -> None:
                 expired.set()
-                spawner.close(grace_s=0.0)
+                self._stop(spawner, stopped)
 
             timer = threading.Timer(self._timeout_s, expire)
             timer.daemon = True
             with self._lock:
                 if self._cancelled:
                     raise InfrastructureError("gradings were cancelled")
-                self._running = spawner
+                self._running = spawner, stopped
             timer.start()
             try:
-                yield spawner
+                yield spawner, stopped
             except InfrastructureError as error:
                 if expired.is_set():
                     raise GradingTimeout(f"grading took longer than {self._timeout_s:.0f} s") from error
@@ -301,6 +368,29 @@ class Assessor:
                 timer.cancel()
                 with self._lock:
                     self._running = None
+
+    def _stop(self, spawner: Spawner, stopped: threading.Event) -> None:
+        """End an attempt from another thread."""
+        stopped.set()
+        spawner.close(grace_s=0.0)
+        with self._lock:
+            engine = self._engine
+        if engine is not None:
+            engine.kill()
+
+
+@contextmanager
+def _excerpt(log: Path, own: Path) -> Iterator[None]:
+    """What is appended to `log` meanwhile is put into `own` as well."""
+    own.touch()
+    before = log.stat().st_size if log.exists() else 0
+    try:
+        yield
+    finally:
+        if log != own:
+            with suppress(OSError), log.open("rb") as whole, own.open("ab") as part:
+                whole.seek(before)
+                shutil.copyfileobj(whole, part)
 
 
 @dataclass(frozen=True)

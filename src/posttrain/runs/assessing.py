@@ -32,8 +32,12 @@ def assessor(
     variant: Variant | None = None,
     baseline: Assessment | None = None,
     progress: Progress | None = None,
+    warm: bool = False,
 ) -> Assessor:
-    """What grades checkpoints on one split of this run, under the plan's prompt or another one."""
+    """What grades checkpoints on one split of this run, under the plan's prompt or another one.
+
+    `warm`: one engine worker for all of the run's submissions, until `cancel`.
+    """
     prepared, plan = session.prepared, session.plan
     variant = variant or Variant(prepared.task, plan.prompt, plan.generation)
     items = prepared.items(split)
@@ -57,6 +61,8 @@ def assessor(
         baseline=None if baseline is None else baseline.evaluation,
         siblings=session.prepared.siblings,
         progress=progress,
+        shelf=session.paths.submissions if warm else None,
+        tell=session.log.event,
     )
 
 

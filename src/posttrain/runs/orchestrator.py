@@ -182,6 +182,7 @@ def perform(session: Session) -> None:
             steps.run_agent(session, desk)
         with session.signals.interruptible():
             desk.grader.drain()
+        desk.rest()  # the final test has a worker of its own
         desk.exports.settle(desk.grader.grades)
         check_unchanged(session.prepared.model)
         audit_session(session)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -12,14 +12,7 @@ from pydantic import ValidationError
 
 from posttrain import __version__
 from posttrain.agents.environment import Contract, agent_environment
-from posttrain.agents.texts import (
-    RULES_SENTENCE,
-    RunFacts,
-    render_instructions,
-    rules_text,
-    skill_names,
-    skills_folder,
-)
+from posttrain.agents.texts import RULES_SENTENCE, RunFacts, render_instructions, rules_text
 from posttrain.checkpoints.snapshot import SnapshotLimits
 from posttrain.core.errors import InfrastructureError, boundary
 from posttrain.core.grading import Assessment, Split
@@ -85,7 +78,6 @@ def _contents(session: Session) -> workspace.Contents:
         isolation=plan.isolation,
         gpus=plan.gpus,
         exposed=prepared.task.expose,
-        skills=skill_names(),
     )
     return workspace.Contents(
         task=prepared.task,
@@ -96,7 +88,7 @@ def _contents(session: Session) -> workspace.Contents:
         samples=prepared.samples,
         instructions=render_instructions(facts),
         rules=rules_text(),
-        skills=skills_folder(),
+        skills=None,
     )
 
 
@@ -126,15 +118,7 @@ def _self_check(session: Session) -> SelfCheck:
     folder.mkdir(parents=True, exist_ok=True)
     views = worker_views(session.plan.run_id, session.plan.isolation, session.lab)
     with session.signals.interruptible():
-        checked = tool_check(
-            prepared.chosen.tool,
-            prepared.task,
-            items,
-            folder,
-            spawner=session.spawner,
-            views=views,
-            timeout_s=prepared.request.grading_timeout_s,
-        ) or self_check(
+        checked = tool_check(session, items, folder, views=views) or self_check(
             prepared.task,
             items,
             score=lambda job: scorer.score(
@@ -203,6 +187,8 @@ class Desk:
     url: str
     uid: int | None
     """The agent's own user id, where it has one."""
+    rest: Callable[[], None]
+    """Give back the memory that grading holds between submissions."""
 
 
 @contextmanager
@@ -212,10 +198,11 @@ def grading(session: Session, baselines: Baselines) -> Iterator[Desk]:
     secret, redact = session.url_secret, Redactor(session.secrets)
     served = session.served
     exports = Exports(paths.workspace, timeout_s=request.timeout_s)
+    marker = assessor(session, served, baseline=baselines[served], warm=True)
     grader = Grader(
         paths=paths,
         ledger=session.ledger,
-        assessor=assessor(session, served, baseline=baselines[served]),
+        assessor=marker,
         terms=Terms(
             split=served,
             baseline=baselines[served].evaluation,
@@ -241,7 +228,8 @@ def grading(session: Session, baselines: Baselines) -> Iterator[Desk]:
         peers = peer_uids(uid, plan.isolation)
         stack.enter_context(GradingServer(app, [session.door.listener], peer_uids=peers))
         stack.enter_context(grader)
-        yield Desk(grader=grader, exports=exports, url=base_url(session.door.port, secret), uid=uid)
+        url = base_url(session.door.port, secret)
+        yield Desk(grader=grader, exports=exports, url=url, uid=uid, rest=marker.rest)
 
 
 # --- steps 7 and 8: the agent

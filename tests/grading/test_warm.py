@@ -1,0 +1,274 @@
+"""One engine worker for many gradings: kept, watched, replaced, and worth as much as a new one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from posttrain.benchmarks.prompts import build_prompts, prompt_settings
+from posttrain.core.engine import NumericPlan
+from posttrain.core.errors import GradingTimeout, InfrastructureError, Unloadable, WorkerDied
+from posttrain.core.paths import RunPaths
+from posttrain.core.scores import Item
+from posttrain.core.specs import TaskSpec
+from posttrain.engines.scripted import Script, write_scripted
+from posttrain.grading import warm
+from posttrain.grading.workers import Assessor, Exam
+from posttrain.infra.processes import Spawner
+from posttrain.testing.tiny import fine_tuned, tiny_model
+
+
+@pytest.fixture(scope="module")
+def kill_mode():
+    with Spawner() as spawner:
+        return spawner.kill_mode
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    folder = tiny_model(tmp_path / "base")
+    (folder / "scripted.json").write_text(Script(accuracy=0.5).model_dump_json(), "utf-8")
+    return folder
+
+
+@pytest.fixture
+def exam(base: Path) -> Exam:
+    task = TaskSpec(
+        id="boolean",
+        folder=base,
+        title="Boolean",
+        evaluator="choice",
+        evaluator_settings={"labels": ["True", "False"]},
+    )
+    rows = [
+        {"question": f"not {first} or {second} is", "answer": str(not first or second)}
+        for first in (True, False)
+        for second in (True, False)
+    ]
+    items = tuple(Item(id=f"i{k}", fields=row) for k, row in enumerate(rows))
+    settings = prompt_settings(task, has_chat_template=True)
+    return Exam(
+        split="val",
+        task=task,
+        items=items,
+        prompts=tuple(build_prompts(items, settings)),
+        prompt=settings,
+        generation=task.generation,
+        base=base,
+        numeric=NumericPlan(engine="scripted"),
+    )
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "submissions"
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def make(
+    exam: Exam, tmp_path: Path, shelf: Path, told: list[str], kill_mode
+) -> Iterator[Callable[..., Assessor]]:
+    made: list[Assessor] = []
+
+    def build(**changes: object) -> Assessor:
+        options = {
+            "paths": RunPaths(tmp_path / "run"), "timeout_s": 60.0, "kill_mode": kill_mode, "shelf": shelf,
+            "tell": told.append,
+        } | changes  # fmt: skip
+        made.append(Assessor(options.pop("exam", exam), **options))
+        return made[-1]
+
+    yield build
+    for assessor in made:
+        assessor.cancel()
+    assert workers() == []
+
+
+def workers() -> list[int]:
+    """Process ids of the engine workers that are alive."""
+    deadline = time.monotonic() + 5
+    found: list[int] = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            line = child.cmdline()
+        except psutil.Error:
+            continue
+        if line[1:4] == ["-P", "-m", "posttrain.engines.worker"]:
+            found.append(child.pid)
+    return found if time.monotonic() < deadline else []
+
+
+def scripted(base: Path, folder: Path, *, weights: int = 1, **script: object) -> Path:
+    like = fine_tuned(base, base.parent / "weights" / folder.name, seed=weights)
+    write_scripted(folder, Script(**script), like=like)
+    return folder
+
+
+def test_one_worker_grades_one_checkpoint_after_the_other(
+    make: Callable[..., Assessor], base: Path, shelf: Path
+) -> None:
+    assessor = make()
+    values, seen = [], set()
+    for number, accuracy in enumerate((1.0, 0.0, 1.0), start=1):
+        folder = scripted(base, shelf / str(number), weights=number, accuracy=accuracy)
+        values.append(assessor.assess(folder, label=str(number)).evaluation.score.value)
+        seen.update(workers())
+    assert values == [100.0, 0.0, 100.0]
+    assert len(seen) == 1
+
+
+def test_without_a_shelf_each_checkpoint_has_a_worker_of_its_own(
+    make: Callable[..., Assessor], base: Path, tmp_path: Path
+) -> None:
+    make(shelf=None).assess(scripted(base, tmp_path / "v1", accuracy=1.0), label="1")
+    assert workers() == []
+
+
+def test_a_worker_that_is_killed_between_gradings_is_replaced_and_that_is_told(
+    make: Callable[..., Assessor], base: Path, shelf: Path, told: list[str]
+) -> None:
+    assessor = make()
+    assessor.assess(scripted(base, shelf / "1", accuracy=1.0), label="1")
+    [first] = workers()
+    os.kill(first, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(first)] if psutil.pid_exists(first) else [], timeout=5)
+    faults: list[str] = []
+    graded = assessor.assess(scripted(base, shelf / "2", accuracy=1.0), label="2", on_fault=faults.append)
+    assert graded.evaluation.score.value == 100.0
+    assert len(told) + len(faults) == 1
+    assert workers() != [first]
+
+
+def test_a_worker_that_is_killed_while_it_grades_is_followed_by_one_that_grades(
+    make: Callable[..., Assessor], base: Path, shelf: Path
+) -> None:
+    assessor = make()
+    assessor.assess(scripted(base, shelf / "1", accuracy=1.0), label="1")
+    [first] = workers()
+    slow = scripted(base, shelf / "2", accuracy=1.0, delay_s=1.5)
+    killer = threading.Timer(0.7, os.kill, (first, signal.SIGKILL))
+    killer.start()
+    faults: list[str] = []
+    graded = assessor.assess(slow, label="2", on_fault=faults.append)
+    assert graded.evaluation.score.value == 100.0
+    assert len(faults) == 1
+    assert first not in workers()
+
+
+def test_a_fault_of_a_checkpoint_leaves_the_worker_for_the_next(
+    make: Callable[..., Assessor], base: Path, shelf: Path, told: list[str]
+) -> None:
+    assessor = make()
+    with pytest.raises(Unloadable):
+        assessor.assess(scripted(base, shelf / "1", fault="unloadable"), label="1")
+    [first] = workers()
+    assert (
+        assessor.assess(scripted(base, shelf / "2", accuracy=1.0), label="2").evaluation.score.value == 100.0
+    )
+    assert workers() == [first]
+    assert told == []
+
+
+@pytest.mark.parametrize("after", ["a fault", "ten checkpoints"])
+def test_a_base_that_answers_otherwise_than_at_first_costs_the_worker_its_place(
+    make: Callable[..., Assessor], base: Path, shelf: Path, told: list[str], after: str
+) -> None:
+    assessor = make()
+    if after == "a fault":
+        with pytest.raises(Unloadable):
+            assessor.assess(scripted(base, shelf / "1", fault="unloadable"), label="1")
+    else:
+        for number in range(warm.CANARY_EVERY):
+            assessor.assess(None, label=f"b{number}")
+    [first] = workers()
+    (base / "scripted.json").write_text(Script(accuracy=0.0, otherwise="?").model_dump_json(), "utf-8")
+    assessor.assess(scripted(base, shelf / "2", accuracy=1.0), label="2")
+    assert told == ["engine worker replaced: the base gives other answers than when the worker was new"]
+    assert first not in workers()
+
+
+def test_time_over_ends_the_kept_worker_and_the_next_grading_has_a_new_one(
+    make: Callable[..., Assessor], base: Path, shelf: Path
+) -> None:
+    assessor = make(timeout_s=2.0)
+    assessor.assess(scripted(base, shelf / "1", accuracy=1.0), label="1")
+    with pytest.raises(GradingTimeout):
+        assessor.assess(scripted(base, shelf / "2", fault="hang"), label="2")
+    assert workers() == []
+    assert (
+        assessor.assess(scripted(base, shelf / "3", accuracy=1.0), label="3").evaluation.score.value == 100.0
+    )
+
+
+def test_a_crash_at_every_attempt_is_our_fault_and_the_next_checkpoint_is_graded(
+    make: Callable[..., Assessor], base: Path, shelf: Path
+) -> None:
+    assessor = make()
+    with pytest.raises(WorkerDied):
+        assessor.assess(scripted(base, shelf / "1", fault="crash", at="generate"), label="1")
+    assert (
+        assessor.assess(scripted(base, shelf / "2", accuracy=1.0), label="2").evaluation.score.value == 100.0
+    )
+
+
+def test_after_a_cancel_no_worker_is_left_and_none_begins(
+    make: Callable[..., Assessor], base: Path, shelf: Path
+) -> None:
+    assessor = make()
+    assessor.assess(scripted(base, shelf / "1", accuracy=1.0), label="1")
+    assessor.cancel()
+    assert workers() == []
+    with pytest.raises(InfrastructureError, match="cancelled"):
+        assessor.assess(shelf / "1", label="2")
+
+
+def test_another_device_is_another_worker(
+    make: Callable[..., Assessor], base: Path, shelf: Path, told: list[str]
+) -> None:
+    assessor = make()
+    folder = scripted(base, shelf / "1", accuracy=1.0)
+    assessor.assess(folder, label="1", gpu="0")
+    assessor.assess(folder, label="2", gpu="1")
+    assert told == ["engine worker replaced: it is on device 0, 1 is asked for"]
+
+
+def test_what_a_kept_worker_says_is_found_in_the_folder_of_its_grading(
+    make: Callable[..., Assessor], base: Path, shelf: Path, tmp_path: Path
+) -> None:
+    assessor = make()
+    with pytest.raises(WorkerDied):
+        assessor.assess(scripted(base, shelf / "1", fault="crash", at="generate"), label="1")
+    assert (tmp_path / "run" / "grading" / "1" / "engine.log").exists()
+
+
+def test_a_worker_that_idles_gives_its_memory_back_and_wakes_with_the_same_answers(
+    make: Callable[..., Assessor], exam: Exam, base: Path, shelf: Path
+) -> None:
+    pytest.importorskip("torch")
+    from dataclasses import replace
+
+    real = replace(
+        exam,
+        numeric=NumericPlan(engine="transformers", dtype="float32"),
+        generation=exam.generation.model_copy(update={"max_new_tokens": 6}),
+    )
+    assessor = make(exam=real, idle_s=0.2)
+    folder = fine_tuned(base, shelf / "1", scale=0.3, dtype="F32")
+    first = assessor.assess(folder, label="1")
+    [worker] = workers()
+    time.sleep(1.0)
+    again = assessor.assess(folder, label="2")
+    assert again.evaluation == first.evaluation
+    assert workers() == [worker]
