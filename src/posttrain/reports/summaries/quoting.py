@@ -115,7 +115,9 @@ def _context_span(text: str, lines: Sequence[str], key: tuple[int, int]) -> tupl
         first = max(first, key[0] - _MOST // 2)
         last = min(last, first + _MOST - 1)
     while last - first + 1 < _LEAST and (first > 1 or last < len(lines)):
-        first, last = max(1, first - 1), min(len(lines), last + (1 if last - first + 2 < _LEAST else 0))
+        first = max(1, first - 1)
+        if last - first + 1 < _LEAST:
+            last = min(len(lines), last + 1)
     while last > first and not lines[last - 1].strip() and last - first + 1 > _LEAST:
         last -= 1
     return first, last
