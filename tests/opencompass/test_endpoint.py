@@ -25,10 +25,12 @@ def echo(questions: Sequence[Question]) -> list[Output]:
 
 
 @contextmanager
-def served(answer: Answer, *, expected: int, wave: int) -> Iterator[tuple[Endpoint, httpx.Client]]:
+def served(
+    answer: Answer, *, expected: int, wave: int, place: Callable[[Question], int] = lambda _: 0
+) -> Iterator[tuple[Endpoint, httpx.Client]]:
     listener, _ = bind_tcp(0, given=True)
     base = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    endpoint = Endpoint(answer, expected=expected, wave=wave, key=KEY)
+    endpoint = Endpoint(answer, expected=expected, wave=wave, key=KEY, place=place)
     headers = {"Authorization": f"Bearer {KEY}"}
     with (
         endpoint,
@@ -63,6 +65,18 @@ def test_a_wave_is_one_batch_in_an_order_of_its_own() -> None:
             assert not endpoint.served.by_arrival
     assert len(waves) == 2
     assert waves[0] == waves[1]
+
+
+def test_questions_stand_in_the_order_they_are_given() -> None:
+    waves: list[list[str]] = []
+
+    def answer(questions: Sequence[Question]) -> list[Output]:
+        waves.append([question.turns[-1].content for question in questions])
+        return echo(questions)
+
+    with served(answer, expected=3, wave=3, place=lambda asked: int(asked.turns[-1].content)) as (_, client):
+        ask_all(client, ["30", "4", "100"])
+    assert waves == [["4", "30", "100"]]
 
 
 def test_what_is_left_over_is_a_wave_of_its_own() -> None:

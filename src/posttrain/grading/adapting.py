@@ -101,7 +101,9 @@ class Adapter:
         engine = _Engine(worker, self, progress)
         key = secrets.token_urlsafe(24)
         wave = min(WAVE, len(self.items))
-        endpoint = Endpoint(engine.answer, expected=len(self.items), wave=wave, key=key)
+        endpoint = Endpoint(
+            engine.answer, expected=len(self.items), wave=wave, key=key, place=_Places(self.items)
+        )
         with ExitStack() as stack:
             door = stack.enter_context(_doorway(views))
             stack.enter_context(endpoint)
@@ -206,6 +208,19 @@ class Adapter:
     @property
     def settings(self) -> OpenCompassSettings:
         return read_settings(self.task.evaluator_settings, where=self.task.id)
+
+
+class _Places:
+    """Which item a question is about, so that batches are those of our own evaluators on the same prompts."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self._asked = [_question(item) for item in items]
+
+    def __call__(self, question: Question) -> int:
+        """The item's number; behind all items for a question that is about none of them."""
+        words = question.turns[-1].content
+        found = [number for number, asked in enumerate(self._asked) if asked and asked in words]
+        return max(found, key=lambda number: len(self._asked[number]), default=len(self._asked))
 
 
 class Answering(Protocol):

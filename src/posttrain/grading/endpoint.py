@@ -78,6 +78,8 @@ class Question:
 
 
 Answer = Callable[[Sequence[Question]], Sequence[Output]]
+Place = Callable[[Question], int]
+"""Where a question stands among all; equal places are told apart by their words."""
 
 
 @dataclass
@@ -99,10 +101,14 @@ class Served:
 class Endpoint:
     """The application, and the thread that answers its waves."""
 
-    def __init__(self, answer: Answer, *, expected: int, wave: int, key: str) -> None:
+    def __init__(
+        self, answer: Answer, *, expected: int, wave: int, key: str, place: Place = lambda _: 0
+    ) -> None:
         """`answer` is called on one thread, with a wave at a time: `wave` questions, or what is left of the
-        `expected` ones. What it raises is kept as `failure`, and every request from then on is refused."""
+        `expected` ones, in the order of their `place`. What it raises is kept as `failure`, and every request
+        from then on is refused."""
         self._answer = answer
+        self._place = place
         self._expected = expected
         self._wave = wave
         self._key = key
@@ -183,7 +189,7 @@ class Endpoint:
         taken, self._pending = self._pending, []
         self.served.count += len(taken)
         self.served.by_arrival |= not whole or self.served.count > self._expected
-        return sorted(taken, key=lambda pending: pending.question.id)
+        return sorted(taken, key=lambda pending: (self._place(pending.question), pending.question.id))
 
     def _allowed(self, scope: Scope) -> bool:
         given = next((value for key, value in scope["headers"] if key == b"authorization"), b"")
