@@ -73,13 +73,15 @@ def agent_environment(
     host: Mapping[str, str],
     network: Literal["grader", "host"],
     pass_env: Iterable[str] = (),
+    programs: Mapping[str, str] | None = None,
     home: Path | None = None,
     tmpdir: Path | None = None,
 ) -> dict[str, str]:
     """The complete environment of one agent process.
 
     `home` and `tmpdir` replace the host's where the agent sees other folders. Names in `pass_env`,
-    and in the agent's own list, are taken from `host` where they are set there.
+    and in the agent's own list, are taken from `host` where they are set there. `programs` are variables
+    that say where programs were found.
     """
     env = {name: value for name, value in host.items() if _on_the_list(name, network)}
     # spinning OpenMP threads of an agent would slow down grading on the same cores many times
@@ -88,6 +90,7 @@ def agent_environment(
     env |= {"TMPDIR": str(tmpdir)} if tmpdir else {}
     env |= agent.env_vars
     env |= {name: host[name] for name in (*agent.pass_env, *pass_env) if name in host}
+    env |= programs or {}
     env["PATH"] = _path(contract.python.parent, env.get("PATH", host.get("PATH", os.defpath)))
     return _reaching_loopback(env) | contract.variables()
 

@@ -81,6 +81,12 @@ class AgentManifest(Frozen):
     ] = Field(default_factory=dict)
     """`name:profile` lays these variables over `env_vars`."""
     pass_env: tuple[VariableName, ...] = ()
+    keys: tuple[VariableName, ...] = ()
+    """One of these must be set on the host: without any the run is refused before it starts."""
+    programs: dict[VariableName, Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]] = Field(
+        default_factory=dict
+    )
+    """`{TOOL_BIN: tool}`: `tool` is taken from $TOOL_BIN or the PATH and shown to the agent, read-only."""
     network: Literal["grader", "host"] = "host"
     """Folders of others may need the world; the ones that ship say `grader` where that is enough."""
     sandbox: SandboxManifest = SandboxManifest()

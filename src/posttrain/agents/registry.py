@@ -114,6 +114,8 @@ def _spec(manifest: AgentManifest, folder: Path, profile: str | None) -> AgentSp
         start=manifest.start,
         env_vars={**manifest.env_vars, **(manifest.profiles[profile] if profile is not None else {})},
         pass_env=manifest.pass_env,
+        keys=manifest.keys,
+        programs=manifest.programs,
         network=manifest.network,
         bind=manifest.sandbox.bind,
         tool_envs=manifest.tool_envs,

@@ -131,6 +131,10 @@ class AgentSpec(Frozen):
     """Defaults of the agent; the contract variables win over them."""
     pass_env: tuple[str, ...] = ()
     """Host variables that it may see."""
+    keys: tuple[str, ...] = ()
+    """Of these at least one must be set where it is started."""
+    programs: dict[str, str] = Field(default_factory=dict)
+    """Variables and the programs that they name, or that the operator's PATH has where one is not set."""
     network: Literal["grader", "host"] = "host"
     """grader: nothing but the grading server. host: everything, and every report says so."""
     bind: tuple[str, ...] = ()

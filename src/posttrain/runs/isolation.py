@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from posttrain.agents.programs import Program
 from posttrain.core.errors import UsageError
 from posttrain.core.runs import DEFAULT_PORT, Isolation, Network, RunRequest
 from posttrain.core.specs import AgentSpec
@@ -94,6 +95,7 @@ def agent_view(
     workspace: Path,
     mounts: list[Mount],
     agent: AgentSpec,
+    programs: Sequence[Program],
     lab: Lab,
 ) -> View:
     """An allow-list around the workspace, or everything at level none."""
@@ -109,7 +111,11 @@ def agent_view(
         network=network,
         relay=None if door.path is None else Relay(port=door.port, socket=door.path),
         writable=[workspace],
-        readable=[agent.folder, *(Path(path) for path in agent.bind), *_tool_envs(agent, lab)],
+        readable=[
+            agent.folder,
+            *(Path(path) for path in agent.bind),
+            *(path for program in programs for path in program.shown),
+        ],
         binds=[Bind(mount.source, mount.target) for mount in mounts],
         hidden=_hidden(lab),
     )
@@ -131,7 +137,3 @@ def worker_views(run_id: str, isolation: Isolation, lab: Lab) -> WorkerViews:
 
 def _hidden(lab: Lab) -> list[Path]:
     return [lab.paths.home, lab.launch_folder, *lab.sources.data, *lab.sources.adopted]
-
-
-def _tool_envs(agent: AgentSpec, lab: Lab) -> list[Path]:
-    return [lab.paths.envs / name for name in agent.tool_envs]

@@ -13,6 +13,7 @@ from typing import Any
 
 from posttrain import __version__
 from posttrain.agents.environment import check_pass_env
+from posttrain.agents.programs import check_keys, find_programs
 from posttrain.agents.texts import rules_hash
 from posttrain.benchmarks.model_settings import read_table, with_model_settings
 from posttrain.benchmarks.prepare import TaskData, prepare_task
@@ -102,6 +103,8 @@ def choose(request: RunRequest, lab: Lab, spawner: Spawner) -> Chosen:
     if control is not None:
         control = with_model_settings(control, request.model, table)
     check_pass_env(request.pass_env, lab.host_env)
+    check_keys(agent, lab.host_env, request.pass_env)
+    find_programs(agent, lab.host_env, lab=lab.paths)
     engine = choose_engine(request.engine, gpus=_visible_gpus(lab), needs=task.needs)
     isolation = resolve_isolation(request, spawner)
     network = resolve_network(request, agent, isolation)

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from posttrain import __version__
 from posttrain.agents.environment import Contract, agent_environment
+from posttrain.agents.programs import find_programs
 from posttrain.agents.texts import RULES_SENTENCE, RunFacts, render_instructions, rules_text
 from posttrain.checkpoints.snapshot import SnapshotLimits
 from posttrain.core.errors import InfrastructureError, boundary
@@ -288,6 +289,7 @@ def _start(session: Session, desk: Desk) -> Start:
         resumed=session.history.resumed,
     )
     agent, isolated = session.prepared.agent, plan.isolation == "bwrap"
+    programs = find_programs(agent, lab.host_env, lab=lab.paths)
     return Start(
         agent=agent,
         workspace=folder.root,
@@ -297,6 +299,7 @@ def _start(session: Session, desk: Desk) -> Start:
             host=lab.host_env,
             network=plan.network,
             pass_env=plan.request.pass_env,
+            programs={program.variable: str(program.path) for program in programs},
             home=AGENT_HOME if isolated else None,
             tmpdir=AGENT_TMP if isolated else None,
         ),
@@ -308,6 +311,7 @@ def _start(session: Session, desk: Desk) -> Start:
             workspace=folder.root,
             mounts=workspace.mounts(_contents(session), session.paths),
             agent=agent,
+            programs=programs,
             lab=lab,
         ),
         limits=agent_limits(plan.isolation),
