@@ -68,7 +68,7 @@ def success() -> list[dict[str, Any]]:
         {"do": "submit", "model_path": "output/v1", "note": "iteration 1"},
         {
             "do": "report",
-            "what": "GRPO mit Belohnung 1 / -1: 数值奖励",
+            "what": "GRPO, reward 1 or -1: 数值奖励",
             "why": "first attempt; baseline only",
         },
     ]

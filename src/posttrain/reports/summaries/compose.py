@@ -234,7 +234,7 @@ def _progress(
     parts = [draft.progress.strip().rstrip(".。;；")] if draft.progress.strip() else []
     parts.append(", ".join(_metrics(this, facts)))
     if failure is not None:
-        cause = draft.cause.strip() or _found_cause(this, facts)
+        cause = draft.cause.strip() or _found_cause(this, facts, failure)
         parts.append(f"failure_type={failure.value}")
         if cause:
             parts.append(f"{_CAUSE[lang]}: `{' '.join(cause.replace('`', chr(39)).split())[:300]}`")
@@ -262,8 +262,12 @@ def _metrics(this: Round, facts: Facts) -> list[str]:
     return found
 
 
-def _found_cause(this: Round, facts: Facts) -> str:
+def _found_cause(this: Round, facts: Facts, failure: FailureType) -> str:
     """The error of this round's last ungraded submission, else the last error in a log."""
+    if failure is FailureType.COPY_MODEL_FALLBACK:
+        return "scores.json: improvement=0.0"
+    if failure is FailureType.TIMEOUT_NO_SUBMISSION:
+        return "scores.json: []" if not facts.handed else "run_meta.json: end_time"
     refused = [entry.error for entry in this.own if entry.status is not Verdict.GRADED and entry.error]
     if refused:
         return refused[-1]

@@ -114,13 +114,18 @@ def _context_span(text: str, lines: Sequence[str], key: tuple[int, int]) -> tupl
     if last - first + 1 > _MOST:
         first = max(first, key[0] - _MOST // 2)
         last = min(last, first + _MOST - 1)
-    while last - first + 1 < _LEAST and (first > 1 or last < len(lines)):
-        first = max(1, first - 1)
-        if last - first + 1 < _LEAST:
-            last = min(len(lines), last + 1)
-    while last > first and not lines[last - 1].strip() and last - first + 1 > _LEAST:
+    while _filled(lines, first, last) < _LEAST and (first > 1 or last < len(lines)):
+        first, last = (first - 1, last) if first > 1 else (first, last + 1)
+    while last > first and not lines[last - 1].strip():
         last -= 1
+    while first < last and not lines[first - 1].strip():
+        first += 1
     return first, last
+
+
+def _filled(lines: Sequence[str], first: int, last: int) -> int:
+    """How many lines are left when blank ones at both ends are taken off."""
+    return len("\n".join(lines[first - 1 : last]).strip("\n ").split("\n"))
 
 
 def _enclosing(text: str, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:

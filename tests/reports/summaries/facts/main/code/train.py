@@ -18,7 +18,7 @@ def load_data():
 
 def gsm8k_reward_func(completions, gold, **kwargs):
     rewards = []
-    for completion, answer in zip(completions, gold):
+    for completion, answer in zip(completions, gold, strict=True):
         match = re.search(r"####\s*(-?[\d.,]+)", completion)
         pred = float(match.group(1).replace(",", "")) if match else None
         right = pred is not None and abs(pred - float(answer)) < 1e-6
