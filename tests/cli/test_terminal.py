@@ -10,14 +10,17 @@ import sys
 import pytest
 
 from posttrain.cli.terminal import Console
+from posttrain.runs.watching import Watched
 
 SCRIPT = """
 import time
 from posttrain.cli.terminal import Console
-with Console().progress("grading val") as report:
+console = Console()
+with console.progress("grading val") as report:
     for done in range(0, 41, 10):
         report(done, 40)
         time.sleep(0.15)
+        console.say(f"said at {done} [bold]")
 """
 
 
@@ -57,3 +60,18 @@ def test_a_terminal_gets_a_bar_with_a_rate() -> None:
     assert child.wait(timeout=20) == 0
     assert b"40/40" in shown
     assert b"items/s" in shown
+    assert b"said at 10 [bold]" in shown, "lines stand above the bar, as they are"
+
+
+def test_each_grading_of_a_run_is_told_for_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    with Watched(Console(), "grading val") as watched:
+        for total in (40, 40):
+            for done in range(0, total + 1, 10):
+                watched(done, total)
+        watched(10, 40)  # one that fails half way
+        for done in (0, 40):
+            watched(done, 40)
+    watched(5, 40)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("grading val: 40 of 40") for line in lines)

@@ -20,24 +20,34 @@ class Console:
 
     def __init__(self, *, beside_json: bool = False) -> None:
         self._stream: TextIO = sys.stderr if beside_json else sys.stdout
+        self._above: Callable[[str], None] | None = None
 
     def say(self, line: str) -> None:
         """One line of progress."""
-        print(printable(line.replace("\n", " ")), file=self._stream, flush=True)
+        text = printable(line.replace("\n", " "))
+        if self._above is not None:
+            self._above(text)
+        else:
+            print(text, file=self._stream, flush=True)
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Progress]:
         """Tell how far something is; called with (done, total) items."""
         if self._stream.isatty():
-            with _bar(title, self._stream) as report:
-                yield report
+            with _bar(title, self._stream) as (report, above):
+                self._above = above
+                try:
+                    yield report
+                finally:
+                    self._above = None
         else:
             with _lines(title, self.say) as report:
                 yield report
 
 
 @contextmanager
-def _bar(title: str, stream: TextIO) -> Iterator[Progress]:
+def _bar(title: str, stream: TextIO) -> Iterator[tuple[Progress, Callable[[str], None]]]:
+    """How to move the bar, and how to write a line above it."""
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as RichProgress
@@ -50,13 +60,14 @@ def _bar(title: str, stream: TextIO) -> Iterator[Progress]:
         TimeRemainingColumn(),
     )
     pace = _Pace()
-    with RichProgress(*columns, console=RichConsole(file=stream)) as bars:
+    console = RichConsole(file=stream)
+    with RichProgress(*columns, console=console) as bars:
         task = bars.add_task(title, total=None, rate="")
 
         def report(done: int, total: int) -> None:
             bars.update(task, completed=done, total=total, rate=pace.rate(done))
 
-        yield report
+        yield report, lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

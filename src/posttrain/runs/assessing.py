@@ -50,11 +50,11 @@ def assessor(
         generation=variant.generation,
         base=prepared.model.folder,
         numeric=plan.numeric,
+        tool=prepared.chosen.tool,
     )
     return Assessor(
         exam,
         paths=session.paths,
-        tool=prepared.chosen.tool,
         timeout_s=plan.request.grading_timeout_s,
         kill_mode=session.spawner.kill_mode,
         views=worker_views(plan.run_id, plan.isolation, session.lab),

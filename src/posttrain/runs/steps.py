@@ -44,6 +44,7 @@ from posttrain.runs.isolation import (
 )
 from posttrain.runs.session import Session
 from posttrain.runs.tools import tool_check
+from posttrain.runs.watching import Watched
 
 Baselines = Mapping[Split, Assessment]
 
@@ -119,7 +120,15 @@ def _self_check(session: Session) -> SelfCheck:
     folder.mkdir(parents=True, exist_ok=True)
     views = worker_views(session.plan.run_id, session.plan.isolation, session.lab)
     with session.signals.interruptible():
-        checked = tool_check(session, items, folder, views=views) or self_check(
+        checked = tool_check(
+            prepared.chosen.tool,
+            prepared.task,
+            items,
+            folder,
+            spawner=session.spawner,
+            views=views,
+            timeout_s=prepared.request.grading_timeout_s,
+        ) or self_check(
             prepared.task,
             items,
             score=lambda job: scorer.score(
@@ -199,7 +208,8 @@ def grading(session: Session, baselines: Baselines) -> Iterator[Desk]:
     secret, redact = session.url_secret, Redactor(session.secrets)
     served = session.served
     exports = Exports(paths.workspace, timeout_s=request.timeout_s)
-    marker = assessor(session, served, baseline=baselines[served], warm=True)
+    watched = Watched(session.terminal, f"grading {served}")
+    marker = assessor(session, served, baseline=baselines[served], progress=watched, warm=True)
     grader = Grader(
         paths=paths,
         ledger=session.ledger,
@@ -225,6 +235,7 @@ def grading(session: Session, baselines: Baselines) -> Iterator[Desk]:
     uid = agent_uid(plan.run_id, plan.isolation)
     with ExitStack() as stack:
         stack.enter_context(server_log(paths.server_log, redact))
+        stack.enter_context(watched)
         app = build_app(service, secret=secret)
         peers = peer_uids(uid, plan.isolation)
         stack.enter_context(GradingServer(app, [session.door.listener], peer_uids=peers))
