@@ -124,12 +124,13 @@ def test_it_ends_when_another_iteration_makes_no_sense(
 @pytest.mark.parametrize(
     ("asked_s", "remaining_s", "limit_s"),
     [
-        (None, 1000, 400),
+        (None, 1000, 300),
         (60, 1000, 60),
         (3, 1000, 15),
-        (5000, 1000, 1000 - 10 - 16),
+        (5000, 1000, 300),
         (None, 30, 0),
-        (600, 40, 40 - 10 - 10),
+        (600, 36, 15),
+        (600, 40, 15),
         (None, 5, 0),
         (None, -5, 0),
     ],

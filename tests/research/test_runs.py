@@ -38,3 +38,10 @@ def test_five_iterations_of_every_kind_end_in_a_tested_submission(bench: Bench, 
     assert account["usage"]["cost"] > 0
     everything = [path for path in Places(paths.workspace).root.rglob("*") if path.is_file()]
     assert not any(b"sk-played-key" in path.read_bytes() for path in everything)
+    checked = bench.posttrain("report", "check", paths.run_id)
+    assert checked.returncode == 0, checked.stdout + checked.stderr + summary
+    shown = bench.posttrain("show", paths.run_id, "--journal")
+    assert shown.stdout.startswith("#1 draft ★: teach the words")
+    assert "5 iterations, 2 graded, 1 kept; driver model: 15 answers" in shown.stdout
+    told = json.loads(bench.posttrain("show", paths.run_id, "--journal", "--json").stdout)
+    assert [node["number"] for node in told["nodes"]] == [1, 2, 3, 4, 5]

@@ -113,7 +113,8 @@ class LlmClient:
                 )  # fmt: skip
                 if isinstance(error, LlmFailed):
                     spent = _difference(self.usage, before)
-                    raise LlmFailed(f"{name}: {error}", reason=error.reason, usage=spent) from error
+                    told = self._transcript.redacted(f"{name}: {error}")
+                    raise LlmFailed(told, reason=error.reason, usage=spent) from error
                 self._pause(error, tried, name=name, before=before)
                 continue
             usage = self._count(messages, completion, seconds=time.monotonic() - began)
@@ -146,13 +147,14 @@ class LlmClient:
     def _pause(self, error: Unavailable, tried: int, *, name: str, before: Usage) -> None:
         """Wait as long as the server says, else ever longer; LlmFailed if that makes no sense any more."""
         spent = _difference(self.usage, before)
+        told = self._transcript.redacted(f"{name}: {error}")
         if tried == TRIES:
-            raise LlmFailed(f"{name}: {error} ({TRIES} tries)", reason="server", usage=spent) from error
+            raise LlmFailed(f"{told} ({TRIES} tries)", reason="server", usage=spent) from error
         seconds = min(_LONGEST_PAUSE_S, 2.0 ** (tried - 1) * random.uniform(0.8, 1.2))  # noqa: S311
         if error.retry_after_s is not None:
             seconds = max(error.retry_after_s, 0.05)
         if seconds + 1.0 >= self._remaining():
-            raise LlmFailed(f"{name}: {error}, and no time is left to try again", reason="time", usage=spent)
+            raise LlmFailed(f"{told}, and no time is left to try again", reason="time", usage=spent)
         self._sleep(seconds)
 
     def _count(self, messages: tuple[Message, ...], completion: Completion, *, seconds: float) -> Usage:

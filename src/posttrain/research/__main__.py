@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from posttrain.core.errors import InfrastructureError, PosttrainError, UsageError
+from posttrain.core.errors import InfrastructureError, PosttrainError, UsageError, boundary
 from posttrain.core.paths import Workspace
 from posttrain.grading import client
 from posttrain.infra.processes import Spawner
@@ -32,7 +32,8 @@ BEGAN = time.monotonic()
 def main(environ: Mapping[str, str]) -> int:
     """Exit 0 if something was graded, 1 if nothing was, 2 for wrong settings."""
     try:
-        account, graded = research(environ)
+        with boundary(PosttrainError, "the research loop"):
+            account, graded = research(environ)
     except UsageError as error:
         _say(str(error))
         return 2
@@ -54,7 +55,7 @@ def research(environ: Mapping[str, str]) -> tuple[Account, bool]:
     policy = Policy(most_iterations=_most_iterations(environ))
     most_chars = _count(environ, "CHAT_PROMPT_CHARS", MOST, least=3000)
     url = environ["GRADING_SERVER_URL"]
-    deadline = BEGAN + (time.monotonic() - BEGAN) + _remaining(url)
+    deadline = time.monotonic() + _remaining(url)
 
     def remaining() -> float:
         return deadline - time.monotonic()
@@ -136,7 +137,9 @@ def last_line(account: Account) -> str:
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(f"[{time.monotonic() - BEGAN:7.1f} s] {' '.join(text.split())}\n")
+    # as reports quote it: in one line, without backticks
+    told = " ".join(text.split()).replace("`", "'")
+    sys.stdout.write(f"[{time.monotonic() - BEGAN:7.1f} s] {told}\n")
     sys.stdout.flush()
 
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
+from posttrain.core.errors import PosttrainError, boundary
 from posttrain.infra.digests import digest_bytes
 from posttrain.infra.files import write_json
 from posttrain.llm.client import Answer, LlmClient
@@ -45,10 +46,13 @@ from posttrain.research.prompts import Prompts, Question
 from posttrain.research.scenario import Scenario
 
 _T = TypeVar("_T", bound=BaseModel)
-_S = TypeVar("_S", Proposed, Built, Scored, Reviewed)
+
+_MOST_FAULTS = 4
+"""Times in a row that an iteration may fail for a reason of ours before the loop ends."""
+_FAULT_PAUSE_S = 5.0
 
 
-class Refused(Exception):
+class Refused(PosttrainError):
     """The driver model's server says that key, address or name is wrong: no iteration can help."""
 
 
@@ -93,20 +97,47 @@ class Loop:
         bench, nodes = self._bench, self._journal.nodes
         if nodes:
             bench.log(f"{len(nodes)} iterations are done")
-            bench.scenario.report(nodes)
+            self._report()
+        faults = 0
         while (why := why_stop(nodes, remaining_s=bench.remaining(), policy=bench.policy)) is None:
             try:
-                node = self._iterate(len(nodes) + 1)
+                with boundary(PosttrainError, f"iteration {len(nodes) + 1}"):
+                    self._finish(self._iterate(len(nodes) + 1))
+                faults = 0
             except Refused as error:
                 why = str(error)
                 break
-            self._journal.append(node)
-            bench.scenario.report(nodes)
-            bench.log(f"iteration {node.number}: {node.decision.reason}")
-            write_json(bench.places.summary, self._watch.account(nodes, ended="running"))
+            except PosttrainError as error:
+                # such as a full disk: what is done is kept, so the same iteration goes on where it was
+                faults += 1
+                bench.log(f"{error} ({faults} of {_MOST_FAULTS})")
+                if faults == _MOST_FAULTS:
+                    why = str(error)
+                    break
+                time.sleep(min(_FAULT_PAUSE_S * faults, max(0.0, bench.remaining())))
         account = self._watch.account(nodes, ended=why)
         write_json(bench.places.summary, account)
         return account
+
+    def _finish(self, node: Node) -> None:
+        """Record a node, tell of it, and drop what it no longer needs."""
+        bench, nodes = self._bench, self._journal.nodes
+        self._journal.append(node)
+        bench.log(f"iteration {node.number}: {node.decision.reason}")
+        self._report()
+        best = best_of(nodes)
+        for each in nodes:
+            if best is None or each.number != best.number:
+                bench.scenario.discard(bench.places.iteration(each.number))
+        write_json(bench.places.summary, self._watch.account(nodes, ended="running"))
+
+    def _report(self) -> None:
+        """A report that cannot be written is told, and tried again after the next iteration."""
+        try:
+            with boundary(PosttrainError, "reports/summary.md"):
+                self._bench.scenario.report(self._journal.nodes)
+        except PosttrainError as error:
+            self._bench.log(str(error))
 
     def _iterate(self, number: int) -> Node:
         """One iteration; each step's result is kept as soon as it is there."""

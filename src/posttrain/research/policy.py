@@ -29,8 +29,8 @@ class Policy(Frozen):
     least_train_s: float = 15.0
     dry_run_s: float = 180.0
     """Longest dry run."""
-    share: float = 0.4
-    """Of the time that is left, for a training that asks for none in particular."""
+    share: float = Field(default=0.3, gt=0, le=1)
+    """Of the time that is left, that one training may take: a search needs several."""
     hand_in_s: float = 10.0
     """Kept free at the end, to save and hand in."""
 
@@ -177,5 +177,6 @@ def train_limit(asked_s: float | None, *, remaining_s: float, costs: Costs, poli
     most = remaining_s - policy.hand_in_s - min(costs.close, 0.25 * remaining_s)
     if most < policy.least_train_s:
         return 0.0
-    wanted = policy.share * remaining_s if asked_s is None else asked_s
+    share = policy.share * remaining_s
+    wanted = share if asked_s is None else min(asked_s, share)
     return min(most, max(policy.least_train_s, wanted))

@@ -50,3 +50,7 @@ class Scenario(Protocol):
     def report(self, nodes: Sequence[Node]) -> None:
         """Tell about the last node where people look for it; once."""
         ...
+
+    def discard(self, places: IterationPlaces) -> None:
+        """Remove what is large of an iteration that is not the best; its words and numbers stay."""
+        ...

@@ -43,7 +43,7 @@ class Runner:
         for old in (log, curve):
             old.unlink(missing_ok=True)
         shutil.rmtree(places.output, ignore_errors=True)
-        places.output.mkdir(parents=True)
+        places.output.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
         with self.spawner.spawn(self._command(places, run, limit_s), name=run) as child:
             ended = _watch(child, log=log, curve=curve, deadline=began + limit_s)

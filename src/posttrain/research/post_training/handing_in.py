@@ -69,15 +69,17 @@ class Desk:
 
     def _accepted(self, path: str) -> int | None:
         """The submission of this folder, if the server has one: each iteration has a folder of its own."""
-        reply = client.call(self.url, "/submissions", timeout_s=_ASK_S)
-        entries = reply.content.get("submissions")
-        known = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
         numbers = [
             entry["submission_id"]
-            for entry in known
+            for entry in self.submissions()
             if entry.get("model_path") == path and entry.get("status") != Verdict.ERROR
         ]
         return max(numbers, default=None)
+
+    def submissions(self) -> list[dict[str, Any]]:
+        """What the server has; nothing if it is silent."""
+        entries = client.call(self.url, "/submissions", timeout_s=_ASK_S).content.get("submissions")
+        return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
     def _hand_in(self, path: str, *, note: str) -> int | Failure:
         """Tried again while the server is full or fails, as long as there is time."""

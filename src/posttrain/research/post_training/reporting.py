@@ -1,17 +1,24 @@
-"""Iterations as sections of reports/summary.md: facts of the journal, texts of the driver model."""
+"""Iterations as sections of reports/summary.md: facts as any reader finds them, words from the journal."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+from posttrain.core.paths import Workspace
 from posttrain.infra.files import read_jsonl
-from posttrain.reports.summaries.words import SHORT_NAMES, FailureType, Lang, TrainType
-from posttrain.reports.summary import ROWS, TIME_FORMAT, Iteration, append_iteration
+from posttrain.reports.summaries.compose import Draft, Round, compose
+from posttrain.reports.summaries.facts import Facts
+from posttrain.reports.summaries.text import Document, parse
+from posttrain.reports.summaries.words import FailureType, Lang, TrainType
+from posttrain.reports.summaries.workspace import workspace_facts
+from posttrain.reports.summary import MARKDOWN, ROWS, TIME_FORMAT, append_iteration
 from posttrain.research.digest import clip
 from posttrain.research.nodes import Fault, Node
+from posttrain.research.places import Places
 
 _FAULTS: dict[Fault, FailureType] = {
     "crash": FailureType.CODE_ERROR_RUNTIME,
@@ -22,129 +29,118 @@ _FAULTS: dict[Fault, FailureType] = {
     "time": FailureType.TIMEOUT_NO_SUBMISSION,
     "ungraded": FailureType.TIMEOUT_NO_SUBMISSION,
 }
-_KNOBS = re.compile(
-    r"\b(learning_rate|(?:per_device_train_)?batch_size|gradient_accumulation_steps|(?:num_train_)?epochs|max_steps|"
-    r"max_length|warmup|weight_decay|num_generations|max_completion_length)\s*=\s*([-+.\w]+)"
-)
-_KEY_LINES, _CONTEXT_LINES = 5, 30
-_TRAINING_CALL = re.compile(r"fine_tune\(|Trainer\(|\.train\(|train_epoch\(")
 
 
-def reported(folder: Path) -> int:
-    """How many iterations the summary holds."""
+def append_reports(
+    workspace: Workspace,
+    nodes: Sequence[Node],
+    *,
+    served: Iterable[Mapping[str, Any]],
+    now: float,
+    lang: Lang,
+) -> None:
+    """Append every iteration that the summary does not have yet."""
+    missing = nodes[_reported(workspace.reports) :]
+    if not missing:
+        return
+    facts = workspace_facts(workspace.root, served=served, now=now)
+    for node in missing:
+        document = _document(workspace.reports)
+        before = nodes[node.number - 2] if node.number > 1 else None
+        draft = _draft(node, before)
+        this = _round(node, facts, workspace)
+        append_iteration(workspace.reports, compose(draft, this, document, facts, lang=lang), lang=lang)
+
+
+def _document(folder: Path) -> Document:
     try:
-        return max((int(row["iteration"]) for row in read_jsonl(folder / ROWS)), default=0)
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
+        return parse((folder / MARKDOWN).read_bytes())
+    except OSError:
+        return parse(b"")
 
 
-def append_reports(folder: Path, nodes: Sequence[Node], *, script: Path, lang: Lang) -> None:
-    """Append every iteration that is missing. `script` is a pattern with {number}."""
-    for node in nodes[reported(folder) :]:
-        append_iteration(folder, _iteration(node, nodes[: node.number], script), lang=lang)
+def _reported(folder: Path) -> int:
+    """The last iteration of either file: the next append completes the one that is behind."""
+    told = [section.number or 0 for section in _document(folder).sections]
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        told += [int(row["iteration"]) for row in read_jsonl(folder / ROWS)]
+    return max(told, default=0)
 
 
-def _iteration(node: Node, nodes: Sequence[Node], script: Path) -> Iteration:
-    best = max((each for each in nodes if each.grade), key=_gain, default=None)
-    code = _code(Path(str(script).format(number=node.number)))
-    key, context, where = _excerpt(code)
-    grade, run = node.grade, node.training or node.dry_run
-    failed = node.failure is not None
-    code_number = run.exit_code if run is not None and run.exit_code is not None else int(failed)
-    began, ended = datetime.fromisoformat(node.started), datetime.fromisoformat(node.ended)
-    return Iteration(
+def _round(node: Node, facts: Facts, workspace: Workspace) -> Round:
+    """The facts of this iteration alone: its submissions and its script."""
+    places = Places(workspace).iteration(node.number)
+    code = places.code.relative_to(workspace.root).as_posix() + "/"
+    output = places.output.relative_to(workspace.root).as_posix()
+    return Round(
         number=node.number,
-        time=ended.astimezone().strftime(TIME_FORMAT),
-        duration_s=max(0, round((ended - began).total_seconds())),
-        status="failure" if failed else "success",
-        exit_code=code_number or int(failed),
-        score=None if grade is None else grade.score,
-        improvement=None if grade is None else grade.improvement,
-        best=best.grade.score if best is not None and best.grade is not None else None,
-        best_iteration=None if best is None else best.number,
-        train_type=_train_type(code),
-        config=_config(code),
-        what=clip(node.changes or node.hypothesis or "no usable answer of the driver model", 600),
-        why=_why(node, nodes),
-        progress=_progress(node, nodes),
-        failure_type=_FAULTS.get(node.failure.fault, FailureType.UNKNOWN)
-        if node.failure
-        else FailureType.UNKNOWN,
-        key_code=key,
-        context=context,
-        context_where=where,
+        begin=datetime.fromisoformat(node.started).timestamp(),
+        end=datetime.fromisoformat(node.ended).timestamp(),
+        own=[entry for entry in facts.handed if f"{entry.path}/".startswith(f"{output}/")],
+        scripts=[script for script in facts.scripts if script.name.startswith(code)] if node.files else [],
     )
 
 
-def _gain(node: Node) -> float:
-    return node.grade.improvement if node.grade else float("-inf")
+def _draft(node: Node, before: Node | None) -> Draft:
+    began, ended = datetime.fromisoformat(node.started), datetime.fromisoformat(node.ended)
+    failure = None if node.failure is None else _FAULTS.get(node.failure.fault, FailureType.UNKNOWN)
+    return Draft(
+        what=clip(node.changes or node.hypothesis, 600) or "no usable answer of the driver model",
+        why=_why(node, before),
+        progress=_progress(node),
+        news=_news(node, before),
+        cause=_cause(node),
+        exit_code=_exit_code(node),
+        status=None if node.failure is None else "failure",
+        failure_type=failure,
+        duration_s=max(0, round((ended - began).total_seconds())),
+        time=ended.astimezone().strftime(TIME_FORMAT),
+        train_type=None if node.files else TrainType.UNKNOWN,
+        config=None if node.files else {},
+    )
 
 
-def _code(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""
+def _exit_code(node: Node) -> int:
+    """Of the process that failed; one that we ended, or that never ran, has none of its own."""
+    if node.failure is None:
+        return 0
+    run = node.training or node.dry_run
+    if run is None:
+        return 1
+    return -9 if run.exit_code is None else run.exit_code
 
 
-def _train_type(code: str) -> TrainType:
-    if not code:
-        return TrainType.PLACEHOLDER
-    if re.search(r"GRPO|train_epoch", code):
-        return TrainType.GRPO
-    if re.search(r"PPO|RLOO", code):
-        return TrainType.PPO
-    if re.search(r"fine_tune|SFT|\bSft\b|cross_entropy", code):
-        return TrainType.SFT
-    return TrainType.UNKNOWN
-
-
-def _config(code: str) -> dict[str, str]:
-    """Hyper-parameters as they stand in the script."""
-    found = {}
-    for name, value in _KNOBS.findall(code):
-        found[SHORT_NAMES.get(name, name)] = value
-    return found
-
-
-def _excerpt(code: str) -> tuple[str, str, str]:
-    """Lines around the call that trains: a few, more of them, and where these stand."""
-    lines = code.split("\n")
-    if not code.strip():
-        return "", "", ""
-    at = next((i for i, line in enumerate(lines) if _TRAINING_CALL.search(line)), 0)
-    first = max(0, min(at - _CONTEXT_LINES // 2, len(lines) - _CONTEXT_LINES))
-    last = min(len(lines), first + _CONTEXT_LINES)
-    key = lines[max(0, at - 1) : at - 1 + _KEY_LINES] if at else lines[:_KEY_LINES]
-    return "\n".join(key), "\n".join(lines[first:last]), f"train.py L{first + 1}-L{last}"
-
-
-def _why(node: Node, nodes: Sequence[Node]) -> str:
-    reason = str((node.idea or {}).get("reason") or node.hypothesis or "no proposal")
-    if node.number == 1:
-        return clip(reason, 500)
-    last = nodes[node.number - 2]
-    if last.grade is not None:
-        numbers = f"score {last.grade.score:.1f}, improvement {last.grade.improvement:+.1f}"
-        evidence = f"Iteration {last.number}, scores.json: {numbers}"
+def _why(node: Node, before: Node | None) -> str:
+    """The driver model's reason, with what the last iteration showed."""
+    reason = clip(str((node.idea or {}).get("reason") or node.hypothesis), 500) or "no proposal"
+    if before is None:
+        return reason
+    if before.grade is not None:
+        grade = before.grade
+        evidence = f"scores.json: score {grade.score:.2f}, improvement {grade.improvement:.2f}"
     else:
-        evidence = f"Iteration {last.number}, agent.log: {last.failure.text if last.failure else 'no score'}"
-    return f"{clip(' '.join(evidence.split()), 300)}. {clip(reason, 500)}"
+        evidence = f"agent.log: {clip(_one_line(_cause(before)), 200)}"
+    return f"Iteration {before.number}, {evidence}. {reason}"
 
 
-def _progress(node: Node, nodes: Sequence[Node]) -> str:
-    handed = [
-        each for each in nodes if each.grade is not None or (each.failure and each.failure.fault == "refused")
-    ]
-    valid = [each for each in handed if each.grade is not None and each.grade.score > 0]
-    told = []
-    if handed:
-        told.append(f"valid_submission_rate={len(valid) / len(handed):.2f}")
-    if node.failure is not None:
-        kind = _FAULTS.get(node.failure.fault, FailureType.UNKNOWN)
-        told.append(f"failure_type={kind.value}: {clip(' '.join(node.failure.text.split()), 300)}")
-    else:
-        told.append(node.decision.reason)
+def _progress(node: Node) -> str:
+    told = [] if node.failure is not None else [node.decision.reason]
     if node.opinion is not None:
-        told.append(clip(" ".join(node.opinion.observation.split()), 300))
-    return "; ".join(told) if told else "failure_type=unknown"
+        told.append(clip(_one_line(node.opinion.observation), 300))
+    return "; ".join(told)
+
+
+def _cause(node: Node) -> str:
+    """The failure, as the loop wrote it into the agent's log."""
+    return "" if node.failure is None else _one_line(node.failure.text)[:250]
+
+
+def _news(node: Node, before: Node | None) -> str:
+    """What is new where the same kind of failure came again."""
+    if node.failure is None or before is None or before.failure is None:
+        return ""
+    return clip(_one_line(node.hypothesis), 200) or "another answer without the asked form"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from pydantic import BaseModel
 
@@ -81,5 +81,8 @@ class PostTraining:
         return self._desk.score(folder, note=f"iteration {places.number}: {note}")
 
     def report(self, nodes: Sequence[Node]) -> None:
-        script = Path(self._workspace.code / "n{number:03}" / "train.py")
-        append_reports(self._workspace.reports, nodes, script=script, lang=self._lang)
+        served = self._desk.submissions()
+        append_reports(self._workspace, nodes, served=served, now=time.time(), lang=self._lang)
+
+    def discard(self, places: IterationPlaces) -> None:
+        shutil.rmtree(places.output, ignore_errors=True)
