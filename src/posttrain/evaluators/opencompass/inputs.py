@@ -25,6 +25,11 @@ MODEL = "checkpoint"
 _LISTS = re.compile(r"^(\w*datasets)\s*=|\bimport\b.*?\b(\w*datasets)\b", re.MULTILINE)
 _ENDLESS = 10**9
 _QUERIES_PER_S = 2000
+_ROLES = {
+    "round": [{"role": "HUMAN", "api_role": "HUMAN"}, {"role": "BOT", "api_role": "BOT", "generate": True}],
+    "reserved_roles": [{"role": "SYSTEM", "api_role": "SYSTEM"}],
+}
+"""Without it the tool writes a conversation as one turn."""
 _TOKENIZER = {
     "version": "1.0",
     "added_tokens": [],
@@ -114,6 +119,7 @@ def config_text(asked: Asked, work: Path) -> str:
     dataset = asked.dataset
     model = {
         "abbr": MODEL,
+        "meta_template": _ROLES,
         "path": str(work / "tokenizer"),
         "tokenizer_path": str(work / "tokenizer"),
         "key": asked.endpoint.key,
