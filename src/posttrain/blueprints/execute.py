@@ -140,6 +140,7 @@ class Executor:
             state, repair = mend(state, blueprint, attempt=paths, setting=self._setting)
         except NoRepair as error:
             self._timeline.add(f"{verdict.reason}: {error}")
+            state = state.with_attempt(state.attempt.model_copy(update={"refused": error.refused}))
             return self._finished(state, Outcome.FAILED, verdict.reason)
         self._timeline.add(f"{verdict.reason}: repair by {repair.by}: {'; '.join(repair.changes)}")
         return self._saved(state)

@@ -18,7 +18,11 @@ _LEAST_TIME_S = 1.0
 
 
 class NoRepair(PosttrainError):
-    """The failure stands; says why."""
+    """The failure stands; says why, and which proposals were refused."""
+
+    def __init__(self, reason: str, *, refused: tuple[str, ...] = ()) -> None:
+        super().__init__("; ".join((reason, *refused)))
+        self.refused = refused
 
 
 def mend(
@@ -29,14 +33,15 @@ def mend(
         raise NoRepair(f"{setting.policy.max_repairs} repair(s) have been made already")
     if state.deadline - time.time() < _LEAST_TIME_S:
         raise NoRepair("no time is left for a repair")
-    repair = first_proposal(_case(state, blueprint, attempt, setting), setting.repairers)
+    repair, refused = first_proposal(_case(state, blueprint, attempt, setting), setting.repairers)
     if repair is None:
-        raise NoRepair("no repair is known")
+        raise NoRepair("no repair is known", refused=refused)
     try:
         carry_out(repair, blueprint=blueprint, machine=setting.machine)
     except (RefusedRepair, OSError) as error:
-        raise NoRepair(f"repair by {repair.by} could not be carried out: {error}") from error
-    ended = state.attempt.model_copy(update={"repair": repair})
+        why = f"{repair.by}: {error}"
+        raise NoRepair("a repair could not be carried out", refused=(*refused, why)) from error
+    ended = state.attempt.model_copy(update={"repair": repair, "refused": refused})
     following = plan_attempt(
         state.attempt.number + 1, repair.variation, blueprint=blueprint, machine=setting.machine
     )
@@ -58,4 +63,5 @@ def _case(state: State, blueprint: Blueprint, paths: AttemptPaths, setting: Sett
         log_tail=log.decode("utf-8", "replace"),
         earlier=tuple(other.repair for other in state.attempts if other.repair is not None),
         number=attempt.number,
+        seconds_left=max(0.0, state.deadline - time.time()),
     )

@@ -17,6 +17,7 @@ class StatePaths:
     ├── state.json        the plan, the session, every attempt
     ├── events.jsonl      what happened when; the timeline of result.md
     ├── blueprint.md      as it was when the experiment began
+    ├── llm.jsonl         what a model was asked about repairs, and its answers
     ├── attempts/<n>/     attempt.py
     ├── service/          the same for a service
     ├── earlier/<n>/      state of experiments that this one replaced
@@ -40,6 +41,10 @@ class StatePaths:
     @property
     def blueprint(self) -> Path:
         return self.root / "blueprint.md"
+
+    @property
+    def transcript(self) -> Path:
+        return self.root / "llm.jsonl"
 
     @property
     def stop(self) -> Path:

@@ -6,6 +6,7 @@ actions below are carried out: nothing of the user's is overwritten or deleted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
@@ -79,6 +80,8 @@ class RepairCase(Frozen):
     earlier: tuple[Repair, ...]
     number: int
     """Of this repair: 1, 2, …"""
+    seconds_left: float = math.inf
+    """Of the experiment's limit."""
 
 
 class Repairer(Protocol):
@@ -88,21 +91,26 @@ class Repairer(Protocol):
     def name(self) -> str: ...
 
     def propose(self, case: RepairCase) -> Repair | None:
-        """None if it knows nothing that it has not tried."""
+        """None if it knows nothing that it has not tried; RefusedRepair if what it found may not be done."""
         ...
 
 
 class RefusedRepair(InfrastructureError):
-    """An action would have touched what must not be touched."""
+    """A proposal that is not carried out, and why: it would have touched what must not be touched."""
 
 
-def first_proposal(case: RepairCase, repairers: Sequence[Repairer]) -> Repair | None:
-    """The first repair that anybody proposes."""
+def first_proposal(case: RepairCase, repairers: Sequence[Repairer]) -> tuple[Repair | None, tuple[str, ...]]:
+    """The first repair that anybody proposes, and what was refused before it."""
+    refused: list[str] = []
     for repairer in repairers:
-        repair = repairer.propose(case)
+        try:
+            repair = repairer.propose(case)
+        except RefusedRepair as error:
+            refused.append(f"{repairer.name}: {error}")
+            continue
         if repair is not None:
-            return repair
-    return None
+            return repair, tuple(refused)
+    return None, tuple(refused)
 
 
 def carry_out(repair: Repair, *, blueprint: Blueprint, machine: Machine) -> None:

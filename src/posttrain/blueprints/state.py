@@ -41,6 +41,8 @@ class Attempt(Frozen):
     """What went wrong, where something did."""
     repair: Repair | None = None
     """What is changed for the next attempt."""
+    refused: tuple[str, ...] = ()
+    """Proposals that were not carried out, with the reason."""
 
 
 class Finish(Frozen):

@@ -44,6 +44,7 @@ def _attempt(attempt: Attempt) -> Iterator[str]:
             "```",
             "",
         )
+    yield from (f"- proposal refused: {refused}" for refused in attempt.refused)
     if attempt.repair is not None:
         yield f"- repair by `{attempt.repair.by}`: {attempt.repair.why}"
         yield from (f"  - {change}" for change in attempt.repair.changes)

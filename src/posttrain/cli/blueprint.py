@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,10 +18,13 @@ from posttrain.blueprints.environment import without_secrets
 from posttrain.blueprints.inspect import Standing, ask_to_stop, standing, standings
 from posttrain.blueprints.local import LocalMachine
 from posttrain.blueprints.machine import Machine, Wake
+from posttrain.blueprints.paths import StatePaths
 from posttrain.blueprints.policy import Policy
+from posttrain.blueprints.repair import Repairer
 from posttrain.blueprints.rules import RuleBook
 from posttrain.blueprints.setting import Setting
 from posttrain.blueprints.ssh import SshMachine
+from posttrain.blueprints.state import experiment_name
 from posttrain.blueprints.waiting import wait_for
 from posttrain.cli.output import print_json, print_table, printable
 from posttrain.core.errors import PosttrainError, Stopped, UsageError
@@ -70,6 +74,9 @@ def run(
         list[str] | None,
         typer.Option("--pass-env", help="Hand this variable on although it looks like a secret."),
     ] = None,
+    no_llm: Annotated[
+        bool, typer.Option("--no-llm", help="Repair by rules alone, also where CHAT_MODEL names a model.")
+    ] = False,
     max_repairs: Annotated[int, typer.Option(min=0, help="How often a failed run is repaired.")] = 3,
     stuck_after: Annotated[
         str, typer.Option(help="Without output, CPU or GPU use for this long is stuck.")
@@ -90,6 +97,8 @@ def run(
         setting = _setting(
             _machine(ssh), policy=policy, wake=signals.wake, tmux=not no_tmux, pass_env=tuple(pass_env or ())
         )
+        if not no_llm:
+            setting = replace(setting, repairers=(*setting.repairers, *_llm_repairers(setting)))
         setting = replace(setting, keep_session=keep_session, again=again)
         ran = run_batch(
             sources,
@@ -190,6 +199,31 @@ def _setting(
         tell=lambda text: print(printable(text), file=sys.stderr, flush=True),
         pass_env=pass_env,
     )
+
+
+def _llm_repairers(setting: Setting) -> tuple[Repairer, ...]:
+    """The model that CHAT_MODEL names; none where it is not set, or cannot be used, which is told."""
+    if not os.environ.get("CHAT_MODEL", "").strip():
+        return ()
+    from posttrain.blueprints.llm_repair import LlmRepairer
+    from posttrain.llm.client import LlmClient, provider_for
+    from posttrain.llm.settings import LlmSettings
+    from posttrain.llm.transcript import Transcript
+
+    home = _blueprints()
+    try:
+        settings = LlmSettings.from_environment(os.environ)
+        provider_for(settings)
+    except UsageError as error:
+        setting.tell(f"repairs by rules alone: {error}")
+        return ()
+
+    def client(source: Path, remaining: Callable[[], float]) -> LlmClient:
+        path = StatePaths(home / experiment_name(source)).transcript
+        transcript = Transcript(path, secrets=settings.secrets)
+        return LlmClient(settings, transcript=transcript, remaining=remaining)
+
+    return (LlmRepairer(setting.machine, client),)
 
 
 def _check(file: Path, machine: Machine) -> tuple[Any, ...]:
