@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -102,7 +103,9 @@ def _telling(node: ast.Call) -> tuple[int, int]:
 
 def _nodes(text: str) -> list[ast.AST]:
     try:
-        return list(ast.walk(ast.parse(text)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes in the agent's strings
+            return list(ast.walk(ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
 

@@ -158,7 +158,9 @@ class _Reader:
             if heading is not None and (self._fence is None or not line[:1].isspace()):
                 self._end_fence()
                 if len(self._document.sections) == MOST_SECTIONS:
-                    self._document.add(number, "2", f"more than {MOST_SECTIONS} iterations", "one a round")
+                    self._document.add(
+                        1, "2", f"more than {MOST_SECTIONS} iterations (line {number})", "one a round"
+                    )
                     return
                 self._document.sections.append(Section(line=number, heading=heading[0].strip()))
             elif self._document.sections:
