@@ -41,6 +41,7 @@ def test_every_built_in_agent_loads_with_every_profile() -> None:
         "noop",
         "random_reward",
         "recipe",
+        "sweep",
     ]
 
 

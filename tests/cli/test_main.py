@@ -12,6 +12,7 @@ import pytest
 
 from posttrain import __version__
 from posttrain.cli.main import COMMANDS, execute
+from posttrain.core.paths import LabPaths
 
 HEAVY = ("fastapi", "uvicorn", "httpx", "torch", "numpy", "transformers", "pydantic_settings", "yaml")
 
@@ -140,3 +141,25 @@ def test_a_closed_pipe_is_no_traceback() -> None:
         check=False,
     )
     assert "Traceback" not in shown.stderr
+
+
+def test_an_agent_whose_extra_is_missing_is_refused_before_anything_happens(
+    lab: LabPaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POSTTRAIN_HOME", str(lab.home))
+    monkeypatch.setitem(sys.modules, "optuna", None)  # as if it were not installed
+    asked = [
+        "run",
+        "--agent",
+        "sweep",
+        "--task",
+        "boolean",
+        "--model",
+        "smollm2-135m",
+        "--engine",
+        "scripted",
+    ]
+    assert execute(asked) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "posttrain: the agent sweep needs the extra 'sweep': pip install 'posttrain[sweep]'"
+    assert not lab.runs.exists()

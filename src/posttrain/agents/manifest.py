@@ -87,6 +87,8 @@ class AgentManifest(Frozen):
         default_factory=dict
     )
     """`{TOOL_BIN: tool}`: `tool` is taken from $TOOL_BIN or the PATH and shown to the agent, read-only."""
+    needs: tuple[Literal["train", "math", "sweep"], ...] = ()
+    """Extras of posttrain: without one the run is refused before it starts."""
     network: Literal["grader", "host"] = "host"
     """Folders of others may need the world; the ones that ship say `grader` where that is enough."""
     sandbox: SandboxManifest = SandboxManifest()

@@ -116,6 +116,7 @@ def _spec(manifest: AgentManifest, folder: Path, profile: str | None) -> AgentSp
         pass_env=manifest.pass_env,
         keys=manifest.keys,
         programs=manifest.programs,
+        needs=manifest.needs,
         network=manifest.network,
         bind=manifest.sandbox.bind,
         tool_envs=manifest.tool_envs,

@@ -135,6 +135,8 @@ class AgentSpec(Frozen):
     """Of these at least one must be set where it is started."""
     programs: dict[str, str] = Field(default_factory=dict)
     """Variables and the programs that they name, or that the operator's PATH has where one is not set."""
+    needs: tuple[str, ...] = ()
+    """Extras of posttrain that must be installed where it is started."""
     network: Literal["grader", "host"] = "host"
     """grader: nothing but the grading server. host: everything, and every report says so."""
     bind: tuple[str, ...] = ()

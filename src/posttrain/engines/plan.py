@@ -18,7 +18,11 @@ from posttrain.infra.model_folder import ModelFacts
 
 Wanted = Literal["auto", "transformers", "vllm", "scripted"]
 
-_MODULES = {"train": ("torch", "transformers", "safetensors"), "math": ("math_verify",)}
+_MODULES = {
+    "train": ("torch", "transformers", "safetensors"),
+    "math": ("math_verify",),
+    "sweep": ("optuna",),
+}
 """What must be importable where an extra is needed."""
 _LIBRARIES = {
     "transformers": ("torch", "transformers", "tokenizers", "safetensors"),
@@ -48,8 +52,7 @@ def choose_engine(wanted: Wanted, *, gpus: Sequence[str], needs: Sequence[str] =
 
     Raises MissingExtra or UsageError for what cannot be had. Nothing is imported to find out.
     """
-    for extra in needs:
-        _require(extra, "grading this task")
+    require_extras(needs, needed_for="grading this task")
     if wanted == "scripted":
         return EngineChoice("scripted")
     build = installed_build()
@@ -60,6 +63,12 @@ def choose_engine(wanted: Wanted, *, gpus: Sequence[str], needs: Sequence[str] =
         return EngineChoice("vllm", tuple(gpus))
     _require("train", "the engine transformers")
     return EngineChoice("transformers", tuple(gpus))
+
+
+def require_extras(extras: Sequence[str], *, needed_for: str) -> None:
+    """MissingExtra for the first that is not installed. Nothing is imported to find out."""
+    for extra in extras:
+        _require(extra, needed_for)
 
 
 def choose_numeric(

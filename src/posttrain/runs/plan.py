@@ -27,7 +27,13 @@ from posttrain.core.runs import Isolation, ModelPlan, Network, RunPlan, RunReque
 from posttrain.core.scores import Item
 from posttrain.core.specs import AgentSpec, TaskSpec
 from posttrain.engines.client import EngineWorker
-from posttrain.engines.plan import EngineChoice, choose_engine, choose_numeric, library_versions
+from posttrain.engines.plan import (
+    EngineChoice,
+    choose_engine,
+    choose_numeric,
+    library_versions,
+    require_extras,
+)
 from posttrain.grading.adapting import Tool
 from posttrain.infra.datasets import TaskSource
 from posttrain.infra.digests import digest_tree
@@ -105,6 +111,7 @@ def choose(request: RunRequest, lab: Lab, spawner: Spawner) -> Chosen:
     check_pass_env(request.pass_env, lab.host_env)
     check_keys(agent, lab.host_env, request.pass_env)
     find_programs(agent, lab.host_env, lab=lab.paths)
+    require_extras(agent.needs, needed_for=f"the agent {agent.id}")
     engine = choose_engine(request.engine, gpus=_visible_gpus(lab), needs=task.needs)
     isolation = resolve_isolation(request, spawner)
     network = resolve_network(request, agent, isolation)
