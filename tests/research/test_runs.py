@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from posttrain.core.runs import RunRecord
+from posttrain.research.__main__ import main
 from posttrain.research.places import Places
 from research.conftest import Played
 from research.kit import FIVE, journal, play
@@ -45,3 +48,54 @@ def test_five_iterations_of_every_kind_end_in_a_tested_submission(bench: Bench, 
     assert "5 iterations, 2 graded, 1 kept; driver model: 15 answers" in shown.stdout
     told = json.loads(bench.posttrain("show", paths.run_id, "--journal", "--json").stdout)
     assert [node["number"] for node in told["nodes"]] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"CHAT_MODEL": ""}, "CHAT_MODEL is not set"),
+        ({"LOOP_N": "many"}, "LOOP_N: 'many' is not a whole number"),
+        ({"STEP_N": "4"}, "STEP_N: '4' is not a whole number of at least 5"),
+        ({"WORKSPACE": ""}, "WORKSPACE not set"),
+        ({"CHAT_PROMPT_CHARS": "10"}, "CHAT_PROMPT_CHARS"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(
+    changed: dict[str, str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("WORKSPACE", "MODEL_PATH", "DATA_PATH", "OUTPUT_DIR", "GRADING_SERVER_URL")
+    environ = dict.fromkeys(names, "/nowhere") | {"CHAT_MODEL": "m", "OPENAI_API_BASE": "http://127.0.0.1:9"}
+    assert main(environ | changed) == 2
+    assert told in capsys.readouterr().out
+
+
+def test_a_refused_key_ends_the_loop_with_a_line(bench: Bench, played: Played) -> None:
+    played(play(FIVE))
+    bench.environment["OPENAI_API_KEY"] = "sk-another-key"
+    ended = bench.run("rdagent")
+    assert ended.returncode == 1
+    log = bench.only.agent_log.read_text("utf-8")
+    assert "HTTP 401 from the model's server" in log
+    assert "0 iterations" in log
+
+
+@pytest.mark.slow
+def test_a_silent_driver_model_does_not_outlast_the_budget(bench: Bench, played: Played) -> None:
+    played([{"when": "Iteration", "text": "never", "delay_s": 300}])
+    bench.run("rdagent", "--timeout", "28")
+    record = RunRecord.model_validate_json(bench.only.record.read_bytes())
+    assert record.duration_s < 30
+    assert "no answer in the" in bench.only.agent_log.read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_a_model_that_never_answers_well_is_given_up(bench: Bench, played: Played) -> None:
+    played([{"when": "terat", "text": "I would rather talk."}])
+    ended = bench.run("rdagent", "--timeout", "40")
+    assert ended.returncode == 1
+    nodes = journal(bench.only)
+    assert len(nodes) == 12
+    assert {node.failure and node.failure.fault for node in nodes} == {"answer"}
+    assert "12 iterations in a row gave no code" in bench.only.agent_log.read_text("utf-8")
+    checked = bench.posttrain("report", "check", bench.only.run_id)
+    assert checked.returncode == 0, checked.stdout
