@@ -29,6 +29,7 @@ from posttrain.core.scores import Score
 from posttrain.grading.ledger import read_rows
 from posttrain.infra.durations import format_duration
 from posttrain.runs.history import Word
+from posttrain.runs.reporting import told
 from posttrain.runs.words import read_word
 
 _SELECTIONS = {
@@ -173,6 +174,8 @@ def _outcome(record: RunRecord, request: RunRequest) -> Iterator[tuple[str, str]
     yield "time", _times(record, request)
     if any(record.verdicts.values()):
         yield "verdicts", ", ".join(f"{name} {count}" for name, count in record.verdicts.items() if count)
+    if record.report is not None:
+        yield "report", told(record.report)
     yield "marks", ", ".join(record.marks) or "none"
     yield "ledger", f"{record.ledger_rows} rows, head {record.ledger_head}"
 
