@@ -58,7 +58,7 @@ class SweepSettings:
     last_share: float = 0.4
     """Of the whole budget: kept for the training with the best knobs."""
     most_trials: int = 16
-    least_steps: int = 20
+    least_steps: int = 12
     """A trial with fewer tells nothing."""
     patience: float = 0.15
     """Share of what is left that may go into waiting for the grade of the last trial."""

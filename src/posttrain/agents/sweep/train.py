@@ -52,7 +52,7 @@ def main() -> int:
         total_s=total_s,
         last_share=assignment.number("LAST_SHARE", 0.4),
         most_trials=assignment.count("MOST_TRIALS", 16),
-        least_steps=assignment.count("LEAST_STEPS", 20),
+        least_steps=assignment.count("LEAST_STEPS", 12),
     )
     sweep = Sweep(recipe, study, recipe.desk(keep=False), settings=settings, log=log)
     accepted = sweep.run()
