@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +16,7 @@ from posttrain.core.paths import RunPaths
 from posttrain.research.journal import read_journal
 from posttrain.research.nodes import Node
 from posttrain.research.places import Places
+from run_bench import Bench
 
 _SCRIPT = """\
 import json, math, os, shutil, sys, time
@@ -101,3 +107,45 @@ def shape(nodes: Sequence[Node]) -> list[Any]:
         )
         for node in nodes
     ]
+
+
+def begin(bench: Bench, *options: str) -> subprocess.Popen[bytes]:
+    """A run of `rdagent` that a test may kill."""
+    words = ("--agent", "rdagent", "--task", "boolean", "--model", str(bench.base), "--port", "0")
+    return _start(bench, *words, *options)
+
+
+def resume(bench: Bench, run_id: str) -> subprocess.Popen[bytes]:
+    """The same run, gone on with."""
+    return _start(bench, "--resume", run_id)
+
+
+def _start(bench: Bench, *words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "posttrain", "run", *words],
+        cwd=bench.lab.home.parent,
+        env={**os.environ, "POSTTRAIN_HOME": str(bench.lab.home), **bench.environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def kill_after(
+    bench: Bench,
+    process: subprocess.Popen[bytes],
+    step: str,
+    iteration: int,
+    *,
+    within_s: float = 60.0,
+    delay_s: float = 0.15,
+) -> RunPaths:
+    """Kill the harness a moment after the result of a step has appeared: in the step that follows."""
+    deadline = time.monotonic() + within_s
+    while not any(bench.lab.runs.glob(f"*/*/workspace/research/n{iteration:03}/{step}.json")):
+        assert process.poll() is None, "it ended before"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    time.sleep(delay_s)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return bench.only

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +12,7 @@ from posttrain.research.places import Places
 from posttrain.testing.scripted_llm import ScriptedLlm
 from posttrain.testing.tiny import tiny_model
 from research.conftest import Played
-from research.kit import Turn, journal, play, program, shape
+from research.kit import Turn, begin, journal, kill_after, play, program, shape
 from run_bench import Bench
 
 STORY = (
@@ -63,7 +58,8 @@ def test_a_killed_run_grows_the_same_tree(
 ) -> None:
     llm = played(play(STORY))
     bench.environment |= variables(llm.url)
-    paths = kill_after(bench, step, iteration)
+    running = begin(bench, "--engine", "scripted", "--limit", "100", "--timeout", "60")
+    paths = kill_after(bench, running, step, iteration)
     before = {path: path.read_bytes() for path in steps_of(paths)}
     asked = len(llm.requests)
     ended = bench.posttrain("run", "--resume", paths.run_id)
@@ -85,25 +81,3 @@ def done_calls(step: str, iteration: int) -> int:
 
 def steps_of(paths: RunPaths) -> list[Path]:
     return sorted(Places(paths.workspace).root.glob("n*/*.json"))
-
-
-def kill_after(bench: Bench, step: str, iteration: int) -> RunPaths:
-    """Start a run and kill the harness a moment after a result has appeared: in the step that follows."""
-    words = ("run", "--agent", "rdagent", "--task", "boolean", "--model", str(bench.base))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "posttrain", *words, "--engine", "scripted", "--limit", "100",
-         "--timeout", "60", "--port", "0"],
-        cwd=bench.lab.home.parent,
-        env={**os.environ, "POSTTRAIN_HOME": str(bench.lab.home), **bench.environment},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while not any(bench.lab.runs.glob(f"*/*/workspace/research/n{iteration:03}/{step}.json")):
-        assert process.poll() is None, "it ended before"
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    time.sleep(0.15)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    return bench.only

@@ -49,7 +49,6 @@ _T = TypeVar("_T", bound=BaseModel)
 
 _MOST_FAULTS = 4
 """Times in a row that an iteration may fail for a reason of ours before the loop ends."""
-_FAULT_PAUSE_S = 5.0
 
 
 class Refused(PosttrainError):
@@ -68,6 +67,9 @@ class Bench:
     """Seconds of the budget."""
     log: Callable[[str], None]
     most_chars: int
+    """Of a question."""
+    fault_pause_s: float = 5.0
+    """Before an iteration that failed for a reason of ours is tried again; longer each time."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,11 @@ class Loop:
         self._journal = Journal(bench.places.journal, torn=bench.places.torn)
         self._prompts = Prompts(bench.scenario, most=bench.most_chars)
 
+    @property
+    def nodes(self) -> list[Node]:
+        """Finished iterations."""
+        return self._journal.nodes
+
     def run(self) -> Account:
         """Iterate until there is a reason to stop; the account is also written to summary.json."""
         bench, nodes = self._bench, self._journal.nodes
@@ -114,7 +121,7 @@ class Loop:
                 if faults == _MOST_FAULTS:
                     why = str(error)
                     break
-                time.sleep(min(_FAULT_PAUSE_S * faults, max(0.0, bench.remaining())))
+                time.sleep(min(bench.fault_pause_s * faults, max(0.0, bench.remaining())))
         account = self._watch.account(nodes, ended=why)
         write_json(bench.places.summary, account)
         return account
