@@ -99,3 +99,11 @@ def test_a_model_that_never_answers_well_is_given_up(bench: Bench, played: Playe
     assert "12 iterations in a row gave no code" in bench.only.agent_log.read_text("utf-8")
     checked = bench.posttrain("report", "check", bench.only.run_id)
     assert checked.returncode == 0, checked.stdout
+
+
+def test_without_a_driver_model_nothing_begins(bench: Bench) -> None:
+    bench.environment["CHAT_MODEL"] = ""
+    ended = bench.run("rdagent")
+    assert ended.returncode == 2
+    assert "CHAT_MODEL is not set" in ended.stderr
+    assert bench.runs == []

@@ -42,12 +42,18 @@ def check_keys(agent: AgentSpec, host: Mapping[str, str], pass_env: Iterable[str
     """UsageError if no key is set of those that the agent asks for; any that is passed by name counts."""
     if not agent.keys or any(host.get(name, "").strip() for name in agent.keys):
         return
-    if any(name.endswith(("_KEY", "_TOKEN")) for name in pass_env):
-        return
     rest = f" (or {', '.join(agent.keys[1:])})" if agent.keys[1:] else ""
+    if not any(_is_key(name) for name in agent.keys):
+        raise UsageError(f"agent {agent.id!r}: {agent.keys[0]} is not set{rest}; see docs/agents.md")
+    if any(_is_key(name) for name in pass_env):
+        return
     raise UsageError(
         f"agent {agent.id!r} needs a key: set {agent.keys[0]}{rest}, or pass another one with --pass-env NAME"
     )
+
+
+def _is_key(name: str) -> bool:
+    return name.endswith(("_KEY", "_TOKEN"))
 
 
 def _find(agent: AgentSpec, variable: str, name: str, host: Mapping[str, str]) -> Program:
