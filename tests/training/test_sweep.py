@@ -192,7 +192,7 @@ def test_nothing_is_handed_in_late_whatever_the_budget(
 
 
 def test_without_time_to_compare_it_is_the_recipe(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, budget_s=70.0)
+    scene = Scene(tmp_path, budget_s=40.0)
     scene.sweep()
     assert scene.last == (SftSettings(learning_rate=2e-4), 32, 3)
     assert len(scene.trainers) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 
 from posttrain.prompting import render_example
@@ -80,7 +81,10 @@ class Recipe:
 
     def start(self, settings: SftSettings) -> ModelTrainer:
         """A model at the beginning of its training; the one that was measured with, if it is there."""
-        return self._prepared.pop() if self._prepared else ModelTrainer(self.base, settings)
+        if self._prepared:
+            return self._prepared.pop()
+        gc.collect()  # a model before may wait in a cycle, and two do not fit everywhere
+        return ModelTrainer(self.base, settings)
 
     def desk(self, *, keep: bool = True) -> Desk:
         """Where checkpoints are handed in."""

@@ -142,8 +142,13 @@ class Sweep:
         watch = _Watch(self._study, self._desk, number, log=self._log)
         # where grades are slow, a half-way one would come too late to save anything
         early = 0.5 if len(self._pending) < _MOST_WAITING else None
+
+        def worth() -> bool:
+            self._settle()
+            return watch.worth(trial.early)
+
         try:
-            last = trial.run(early=early, worth=lambda: self._settle() and watch.worth(trial.early))
+            last = trial.run(early=early, worth=worth)
         except TrainingDiverged as error:
             self._log(f"trial {number} diverged: {error}")
             self._study.fail(number)
@@ -167,8 +172,8 @@ class Sweep:
         )
         return sft, max(min(_SMALLEST_BATCH, recipe.size), recipe.size >> knobs.halvings)
 
-    def _settle(self) -> bool:
-        """Give finished trials the grades that have come. Always true: it stands in conditions."""
+    def _settle(self) -> None:
+        """Give finished trials the grades that have come."""
         for number, submission in list(self._pending.items()):
             grade = self._desk.server.grade(submission)
             if grade is None:
@@ -183,14 +188,15 @@ class Sweep:
                 self._study.finish(number, value)
             told = "not graded" if value is None else f"{value:+.1f} on validation"
             self._log(f"trial {number}: {told}")
-        return True
 
     def _wait(self) -> None:
         """For grades that are under way, a little."""
         remaining = self._desk.budget.remaining()
         until = remaining - self._settings.patience * remaining
-        while self._settle() and self._pending and self._desk.budget.remaining() > until:
+        self._settle()
+        while self._pending and self._desk.budget.remaining() > until:
             self._pause()
+            self._settle()
         for number in self._pending:
             self._log(f"trial {number}: its grade comes too late to decide anything")
             self._study.fail(number)
