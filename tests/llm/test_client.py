@@ -139,7 +139,9 @@ def test_an_endless_drip_ends_with_the_time(tmp_path: Path, stream: bool) -> Non
     assert time.monotonic() - began < 4.0
 
 
-@pytest.mark.parametrize(("status", "reason"), [(401, "refused"), (404, "refused"), (400, "answer")])
+@pytest.mark.parametrize(
+    ("status", "reason"), [(401, "refused"), (404, "refused"), (400, "answer"), (413, "too_long")]
+)
 def test_a_refusal_is_not_tried_again(tmp_path: Path, status: int, reason: str) -> None:
     with play([{"status": status}]) as llm:
         asked = Asked(llm.url, tmp_path)

@@ -50,7 +50,7 @@ class Paper:
         return "You work on paper."
 
     def briefing(self) -> str:
-        return "Nothing is known."
+        return "Nothing is known. " * 2000
 
     def manual(self) -> str:
         return "Say the score."
@@ -87,25 +87,27 @@ class Paper:
 Run = Callable[[Path, Paper], tuple[Account, list[Node]]]
 
 
+def paper_bench(folder: Path, scenario: Paper, url: str) -> Bench:
+    end = time.monotonic() + 3600
+    return Bench(
+        scenario=scenario,
+        llm=LlmClient(LlmSettings(model="scripted", base_url=url)),
+        places=Places(Workspace(folder)),
+        policy=Policy(most_iterations=3, drafts=1),
+        remaining=lambda: end - time.monotonic(),
+        log=lambda text: None,
+        most_chars=20_000,
+        fault_pause_s=0.0,
+    )
+
+
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
     with ScriptedLlm(play(STORY)) as llm:
 
         def begin(folder: Path, scenario: Paper) -> tuple[Account, list[Node]]:
-            end = time.monotonic() + 3600
-            bench = Bench(
-                scenario=scenario,
-                llm=LlmClient(LlmSettings(model="scripted", base_url=llm.url)),
-                places=Places(Workspace(folder)),
-                policy=Policy(most_iterations=3, drafts=1),
-                remaining=lambda: end - time.monotonic(),
-                log=lambda text: None,
-                most_chars=20_000,
-                fault_pause_s=0.0,
-            )
-            loop = Loop(bench, watch=Stopwatch())
-            account = loop.run()
-            return account, loop.nodes
+            loop = Loop(paper_bench(folder, scenario, llm.url), watch=Stopwatch())
+            return loop.run(), loop.nodes
 
         yield begin
 
@@ -151,3 +153,12 @@ def test_the_account_knows_what_is_the_loops_own(run: Run, tmp_path: Path) -> No
     assert account.iterations == len(nodes) == 3
     assert account.usage.calls == 9
     assert account.own_s <= account.wall_s
+
+
+def test_a_short_context_makes_questions_short(run: Run, tmp_path: Path) -> None:
+    told = "This model's maximum context length is 4096 tokens"
+    with ScriptedLlm([{"status": 400, "message": told}, *play(STORY)]) as llm:
+        loop = Loop(paper_bench(tmp_path, Paper(), llm.url), watch=Stopwatch())
+        assert loop.run().iterations == 3
+        first, second = (sum(len(m["content"]) for m in each.body["messages"]) for each in llm.requests[:2])
+    assert second < 0.7 * first

@@ -9,7 +9,7 @@ from pydantic import Field
 from posttrain.core.errors import PosttrainError
 from posttrain.core.frozen import Frozen
 
-Reason = Literal["answer", "server", "time", "refused"]
+Reason = Literal["answer", "server", "time", "refused", "too_long"]
 
 
 class Message(Frozen):
@@ -69,7 +69,7 @@ class LlmFailed(PosttrainError):
 
     answer: the model did not give the asked form, repairs included. server: it could not be reached or
     failed again and again. time: what was left of the time was not enough. refused: key, address or model
-    name is wrong, and asking again is pointless.
+    name is wrong, and asking again is pointless. too_long: the question is longer than the model's context.
     """
 
     def __init__(self, text: str, *, reason: Reason, usage: Usage | None = None) -> None:

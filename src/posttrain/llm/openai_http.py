@@ -8,6 +8,7 @@ parameters than the original.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -22,7 +23,11 @@ _CONNECT_S = 20.0
 _CHARS_A_TOKEN = 12
 """More than any language needs; beyond this many characters for each allowed token an answer runs wild."""
 _LEAST_CAP = 64 * 1024
-_POINTLESS = (401, 403, 404)
+_POINTLESS = (301, 302, 303, 307, 308, 401, 403, 404, 405)
+_TOO_LONG = re.compile(
+    r"context.{0,40}(length|size|window|exceed)|too (long|many tokens)|maximum.{0,40}(token|length)|n_ctx",
+    re.I,
+)
 _OPTIONAL = ("stream_options", "temperature", "max_completion_tokens", "max_tokens", "stream")
 """Parameters that a server may not know; one that it names in a refusal is left out."""
 
@@ -195,9 +200,12 @@ def _named(body: dict[str, Any], refusal: str) -> str | None:
 def _fault(response: httpx.Response, refusal: str) -> Exception:
     """Whether another try can help."""
     status = response.status_code
-    text = f"HTTP {status} from the model's server: {refusal[:300] or response.reason_phrase}"
+    asked = f"{response.request.url.host}{response.request.url.path}"
+    text = f"HTTP {status} from the model's server ({asked}): {refusal[:300] or response.reason_phrase}"
     if status in (408, 409, 425, 429) or status >= 500:
         return Unavailable(text, retry_after_s=_retry_after(response.headers.get("retry-after")))
+    if status in (400, 413, 422) and (status == 413 or _TOO_LONG.search(refusal)):
+        return LlmFailed(text, reason="too_long")
     return LlmFailed(text, reason="refused" if status in _POINTLESS else "answer")
 
 

@@ -24,7 +24,13 @@ class VendorModel:
 
     async def complete(self, messages: tuple[Message, ...], *, timeout_s: float) -> Completion:
         from pydantic_ai import direct
-        from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, UnexpectedModelBehavior, UserError
+        from pydantic_ai.exceptions import (
+            ModelAPIError,
+            ModelContextWindowExceededError,
+            ModelHTTPError,
+            UnexpectedModelBehavior,
+            UserError,
+        )
 
         asked = {"model_settings": self._model_settings(timeout_s)}
         try:
@@ -35,6 +41,8 @@ class VendorModel:
                 async for _ in stream:
                     pass
                 return _completion(stream.get())
+        except ModelContextWindowExceededError as error:
+            raise LlmFailed(f"{self._settings.provider}: {error}", reason="too_long") from error
         except ModelHTTPError as error:
             raise _fault(error) from error
         except ModelAPIError as error:

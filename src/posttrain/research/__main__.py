@@ -23,7 +23,7 @@ from posttrain.research.policy import STEPS_AN_ITERATION, Policy, best_of
 from posttrain.research.post_training.execution import Runner
 from posttrain.research.post_training.handing_in import Desk
 from posttrain.research.post_training.scenario import PostTraining
-from posttrain.research.prompts import MOST
+from posttrain.research.prompts import LEAST, MOST
 
 _NEEDED = ("WORKSPACE", "MODEL_PATH", "DATA_PATH", "OUTPUT_DIR", "GRADING_SERVER_URL")
 BEGAN = time.monotonic()
@@ -53,7 +53,7 @@ def research(environ: Mapping[str, str]) -> tuple[Account, bool]:
     for name in settings.unused:
         _say(f"{name} is set and not used: there is one backend, and there are no embeddings")
     policy = Policy(most_iterations=_most_iterations(environ))
-    most_chars = _count(environ, "CHAT_PROMPT_CHARS", MOST, least=3000)
+    most_chars = _count(environ, "CHAT_PROMPT_CHARS", MOST, least=LEAST)
     url = environ["GRADING_SERVER_URL"]
     deadline = time.monotonic() + _remaining(url)
 

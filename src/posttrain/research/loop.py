@@ -175,9 +175,12 @@ class Loop:
     def _propose(self, number: int, begun: Begun) -> Proposed:
         nodes, move = self._journal.nodes, begun.move
         parent_code = self._code_of(move.parent)
-        question = self._prompts.propose(
-            number, move, nodes, remaining_s=self._bench.remaining(), parent_code=parent_code
-        )
+
+        def question() -> Question:
+            return self._prompts.propose(
+                number, move, nodes, remaining_s=self._bench.remaining(), parent_code=parent_code
+            )
+
         answer, failure, usage, seconds = self._ask(self._bench.scenario.idea, question, "propose")
         idea = None if answer is None else answer.model_dump(mode="json")
         if answer is not None:
@@ -192,15 +195,18 @@ class Loop:
     def _build(self, places: IterationPlaces, begun: Begun, idea: Proposal) -> Built:
         bench, move = self._bench, begun.move
         parent = self._node_of(move.parent)
-        question = self._prompts.code(
-            places.number,
-            move,
-            idea,
-            train_s=self._train_limit(idea),
-            parent=parent,
-            parent_code=self._code_of(move.parent),
-            parent_log=_log_of(parent) if move.kind == "debug" else "",
-        )
+
+        def question() -> Question:
+            return self._prompts.code(
+                places.number,
+                move,
+                idea,
+                train_s=self._train_limit(idea),
+                parent=parent,
+                parent_code=self._code_of(move.parent),
+                parent_log=_log_of(parent) if move.kind == "debug" else "",
+            )
+
         answer, failure, usage, seconds = self._ask(bench.scenario.program, question, "build")
         if answer is None:
             return Built(failure=failure, usage=usage, seconds=seconds)
@@ -228,9 +234,11 @@ class Loop:
         return scored.model_copy(update={"seconds": timed.seconds})
 
     def _review(self, number: int, idea: Proposal, run: Execution | None, scored: Scored) -> Reviewed:
-        question = self._prompts.review(
-            number, idea, run=run, grade=scored.grade, failure=scored.failure, nodes=self._journal.nodes
-        )
+        def question() -> Question:
+            return self._prompts.review(
+                number, idea, run=run, grade=scored.grade, failure=scored.failure, nodes=self._journal.nodes
+            )
+
         answer, failure, usage, seconds = self._ask(Opinion, question, "review")
         return Reviewed(opinion=answer, failure=failure, usage=usage, seconds=seconds)
 
@@ -268,25 +276,34 @@ class Loop:
     # --- helpers
 
     def _ask(
-        self, schema: type[_T], question: Question, step: str
+        self, schema: type[_T], question: Callable[[], Question], step: str
     ) -> tuple[_T | None, Failure | None, Usage, float]:
         """A validated answer, or a failure that the journal records. Refused ends the loop."""
         answer: Answer[_T] | None = None
         failure = None
         with _Timed(self._watch, step) as timed:
             try:
-                answer = self._bench.llm.ask(
-                    schema, system=question.system, user=question.user, name=question.name
-                )
+                answer = self._within_context(schema, question)
                 usage = answer.usage
             except LlmFailed as error:
                 if error.reason == "refused":
                     raise Refused(str(error)) from error
-                fault: Fault = error.reason
+                fault: Fault = "answer" if error.reason == "too_long" else error.reason
                 failure, usage = Failure(fault=fault, text=str(error)), error.usage
         if failure is not None:
             self._bench.log(failure.text)
         return (answer.value if answer else None), failure, usage, timed.seconds
+
+    def _within_context(self, schema: type[_T], question: Callable[[], Question]) -> Answer[_T]:
+        """Ask; where the model's context is too short for it, halve all questions from here on."""
+        while True:
+            asked = question()
+            try:
+                return self._bench.llm.ask(schema, system=asked.system, user=asked.user, name=asked.name)
+            except LlmFailed as error:
+                if error.reason != "too_long" or not self._prompts.halve():
+                    raise
+                self._bench.log(f"{error}; questions are at most {self._prompts.most} characters now")
 
     def _train_limit(self, idea: Proposal) -> float:
         return train_limit(

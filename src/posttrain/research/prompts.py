@@ -15,6 +15,8 @@ from posttrain.research.scenario import Scenario
 
 MOST = 40_000
 """Characters of a question, unless told otherwise."""
+LEAST = 3_000
+"""With fewer, task and contract do not fit."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,18 @@ class Prompts:
     def __init__(self, scenario: Scenario, *, most: int = MOST) -> None:
         self._scenario = scenario
         self._most = most
+
+    @property
+    def most(self) -> int:
+        """Characters of a question."""
+        return self._most
+
+    def halve(self) -> bool:
+        """Write shorter questions; False if they could not say enough any more."""
+        if self._most // 2 < LEAST:
+            return False
+        self._most //= 2
+        return True
 
     def propose(
         self, number: int, move: Move, nodes: Sequence[Node], *, remaining_s: float, parent_code: str
