@@ -55,6 +55,9 @@ class Paper:
     def manual(self) -> str:
         return "Say the score."
 
+    def skeleton(self) -> str:
+        return "score = 0"
+
     def build(self, places: IterationPlaces, program: BaseModel) -> tuple[str, ...]:
         self._do("build", places.number)
         assert isinstance(program, Program)

@@ -24,8 +24,8 @@ REPAIRS = 2
 TRIES = 8
 """Of one exchange, against faults that may pass."""
 _LONGEST_PAUSE_S = 60.0
-_SHOWN_BACK = 4000
-"""Characters of its own faulty answer that a model sees again."""
+_SHOWN_BACK, _SHOWN_OF_CUT = 4000, 400
+"""Characters of its own faulty answer that a model sees again; of one that ran on, less: it would go on."""
 _CHARS_A_TOKEN = 4
 
 
@@ -81,7 +81,7 @@ class LlmClient:
                 fault = self._fault(error, completion)
                 self._transcript.add(name=name, call=self._asked, attempt=attempt, fault=fault)
                 messages[2:] = [
-                    Message(role="assistant", content=completion.text[:_SHOWN_BACK] or "(empty)"),
+                    Message(role="assistant", content=_shown_back(completion) or "(empty)"),
                     Message(role="user", content=_repair(name, fault, schema)),
                 ]
                 continue
@@ -178,6 +178,10 @@ def provider_for(settings: LlmSettings) -> Provider:
     from posttrain.llm.vendors import VendorModel
 
     return VendorModel(settings)
+
+
+def _shown_back(completion: Completion) -> str:
+    return completion.text[: _SHOWN_OF_CUT if completion.cut else _SHOWN_BACK]
 
 
 def _repair(name: str, fault: str, schema: type[BaseModel]) -> str:

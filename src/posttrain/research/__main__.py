@@ -52,7 +52,7 @@ def research(environ: Mapping[str, str]) -> tuple[Account, bool]:
     settings = LlmSettings.from_environment(environ)
     for name in settings.unused:
         _say(f"{name} is set and not used: there is one backend, and there are no embeddings")
-    policy = Policy(most_iterations=_most_iterations(environ))
+    policy = Policy(most_iterations=_most_iterations(environ), share=_share(environ))
     most_chars = _count(environ, "CHAT_PROMPT_CHARS", MOST, least=LEAST)
     url = environ["GRADING_SERVER_URL"]
     deadline = time.monotonic() + _remaining(url)
@@ -112,6 +112,18 @@ def _most_iterations(environ: Mapping[str, str]) -> int | None:
     if environ.get("STEP_N", "").strip():
         limits.append(_count(environ, "STEP_N", 0, least=STEPS_AN_ITERATION) // STEPS_AN_ITERATION)
     return min(limits, default=None)
+
+
+def _share(environ: Mapping[str, str]) -> float:
+    """Of the time that is left, for one training."""
+    text = environ.get("TRAIN_SHARE", "").strip()
+    try:
+        share = float(text) if text else Policy().share
+    except ValueError:
+        share = 0.0
+    if not 0.0 < share <= 1.0:
+        raise UsageError(f"TRAIN_SHARE: {text!r} is not a number above 0, up to 1")
+    return share
 
 
 def _count(environ: Mapping[str, str], name: str, default: int, *, least: int) -> int:

@@ -82,7 +82,13 @@ class Prompts:
         task = "Write the whole training script for this idea."
         if move.kind == "debug":
             task = "The parent's script failed. Write the whole script again with the fault mended."
-        task += f" It gets about {train_s:.0f} seconds."
+        task += (
+            f" It gets about {train_s:.0f} seconds. Keep it short: a script is no longer than its idea needs."
+        )
+        if not parent_code.strip():
+            task += (
+                f" Begin with this and change what the idea changes:\n{_fenced(self._scenario.skeleton())}"
+            )
         return self._question(number, "code", sections, task)
 
     def review(

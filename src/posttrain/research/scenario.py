@@ -31,6 +31,10 @@ class Scenario(Protocol):
         """What code must do, and what it may call."""
         ...
 
+    def skeleton(self) -> str:
+        """The shortest code that does it, to begin with."""
+        ...
+
     def build(self, places: IterationPlaces, program: BaseModel) -> tuple[str, ...]:
         """Write the files of an answer; their names."""
         ...

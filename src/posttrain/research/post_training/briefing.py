@@ -41,6 +41,11 @@ def role() -> str:
     return _text("role.md").strip()
 
 
+def skeleton() -> str:
+    """The shortest training script."""
+    return _text("skeleton.py.txt")
+
+
 def _text(name: str) -> str:
     return (Path(__file__).parent / "texts" / name).read_text("utf-8")
 

@@ -13,7 +13,7 @@ from posttrain.reports.summaries.words import Lang
 from posttrain.research.nodes import Execution, Failure, Node, Proposal, Scored
 from posttrain.research.places import IterationPlaces
 from posttrain.research.post_training.answers import Idea, Program
-from posttrain.research.post_training.briefing import briefing, manual, role
+from posttrain.research.post_training.briefing import briefing, manual, role, skeleton
 from posttrain.research.post_training.execution import Runner
 from posttrain.research.post_training.handing_in import Desk, find_checkpoint
 from posttrain.research.post_training.reporting import append_reports
@@ -50,6 +50,9 @@ class PostTraining:
 
     def manual(self) -> str:
         return self._manual
+
+    def skeleton(self) -> str:
+        return skeleton()
 
     def build(self, places: IterationPlaces, program: BaseModel) -> tuple[str, ...]:
         assert isinstance(program, Program)
