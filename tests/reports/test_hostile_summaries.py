@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,12 +122,23 @@ def test_rows_that_are_none_are_named(row: bytes, said: str) -> None:
         "x = 'a' * 10 ** 9",
         "\0",
         "lr = " + "[" * 200 + "]" * 200,
+        "a = a + a\n" * 200 + "AdamW(p, lr=a)\n" * 200,
+        "def f(x): f(x)\n" * 8000,
+        "\n".join(f"lr = {n}" for n in range(20_000)) + "\nAdamW(p, lr=lr)",
     ],
 )
 def test_no_script_breaks_its_reader(text: str) -> None:
     begun = time.process_time()
     read_script(Script("code/train.py", text))
     assert time.process_time() - begun < 5.0
+
+
+def test_many_iterations_over_large_scripts_are_read_once() -> None:
+    text = "\n".join(f"x{n} = {n}" for n in range(3_000)) + "\nAdamW(p, lr=1e-5)\n"
+    facts = replace(FACTS, scripts=tuple(Script(f"code/part{n}.py", text) for n in range(8)))
+    part = SECTION.split("## Iteration 2")[0]
+    sections = "".join(part.replace("Iteration 1", f"Iteration {n}") for n in range(1, 400))
+    assert not check(f"# 运行总结\n\n{sections}".encode(), facts=facts).ok
 
 
 def test_aliases_of_yaml_do_not_multiply() -> None:

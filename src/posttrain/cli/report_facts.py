@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posttrain.core.errors import UsageError
-from posttrain.core.paths import RunPaths, Workspace
+from posttrain.core.paths import Workspace
 from posttrain.grading import client
 from posttrain.grading.witness import read_report
 from posttrain.reports.summaries.facts import Facts
@@ -50,10 +50,18 @@ def of_run(run: str) -> Place:
     if "/" in run and _is_workspace(folder):
         return _place(Workspace(folder.resolve()), workspace_facts(folder.resolve(), now=time.time()))
     from posttrain.cli.context import find_run, open_lab
-    from posttrain.runs.reporting import read_facts
+    from posttrain.runs.reporting import read_facts, read_kept
 
-    paths: RunPaths = find_run(open_lab().paths, run)
-    return _place(paths.workspace, read_facts(paths))
+    paths = find_run(open_lab().paths, run)
+    facts = read_facts(paths)
+    if not paths.summary_check.exists():
+        return _place(paths.workspace, facts)
+    return Place(
+        folder=paths.reports,
+        markdown=read_kept(paths.summary(MARKDOWN)),
+        rows=read_kept(paths.summary(ROWS)),
+        facts=facts,
+    )
 
 
 def _workspace() -> Path:

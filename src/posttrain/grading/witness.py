@@ -27,10 +27,11 @@ LARGEST_REPORT = 16 << 20
 CODE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".sh")
 _LARGEST_SCRIPT = 256 << 10
 _MOST_SCRIPTS = 64
-_MOST_BYTES = 2 << 20
+_MOST_BYTES = 1 << 20
 _MOST_ENTRIES = 1000
 _DEPTH = 3
-_MOST_PREFIXES = 100
+_MOST_PREFIXES = 20
+_MOST_KEPT = 500
 _HEADING = b"\n## "
 _SKIPPED = frozenset({"__pycache__", "node_modules", "trl", "wandb"})
 
@@ -152,6 +153,8 @@ def _keep(path: Path, raw: bytes) -> None:
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if sum(1 for _ in path.parent.iterdir()) >= _MOST_KEPT:
+            return
         write_atomic(path, raw, durable=False)
     except OSError as error:
         logger.warning("%s could not be kept: %s", path.name, error.strerror)

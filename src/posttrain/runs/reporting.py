@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from posttrain.core.errors import InfrastructureError, boundary
+from posttrain.core.errors import InfrastructureError, UsageError, boundary
 from posttrain.core.paths import RunPaths
 from posttrain.core.runs import RunRecord, RunReport
 from posttrain.grading.book import Accepted
@@ -76,10 +76,11 @@ def told(report: RunReport) -> str:
 
 def kept_check(paths: RunPaths, facts: Facts) -> SummaryCheck:
     """The check of the summary that lies with the run."""
-    return check_summary(_bytes(paths.summary(MARKDOWN)), _bytes(paths.summary(ROWS)), facts)
+    return check_summary(read_kept(paths.summary(MARKDOWN)), read_kept(paths.summary(ROWS)), facts)
 
 
-def _bytes(path: Path) -> bytes | None:
+def read_kept(path: Path) -> bytes | None:
+    """A file that lies with the run, or None."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -109,7 +110,9 @@ def _keep(paths: RunPaths, facts: Facts, history: History) -> str:
 
 
 def read_facts(paths: RunPaths) -> Facts:
-    """The facts of a run as its files have them now."""
+    """The facts of a run as its files have them now. UsageError for one that never had a plan."""
+    if not paths.plan.exists():
+        raise UsageError(f"RUN: {paths.run_id} ended before it had a plan; there is nothing to check")
     rows = read_rows(paths.ledger) if paths.ledger.exists() else ()
     return facts_of(paths, History(rows))
 
@@ -167,7 +170,7 @@ def _handed(accepted: Sequence[Accepted], history: History) -> list[Handed]:
 def _moments(paths: RunPaths, accepted: Sequence[Accepted]) -> list[Moment]:
     texts: dict[str, str] = {}
     for digest in {digest for entry in accepted for digest in entry.witness.code.values()}:
-        raw = _bytes(paths.script(digest))
+        raw = read_kept(paths.script(digest))
         if raw is not None:
             texts[digest] = raw.decode("utf-8", "replace")
     return [
@@ -188,5 +191,5 @@ def read_metrics(paths: RunPaths) -> RunMetrics | dict[str, object]:
     record = RunRecord.model_validate_json(paths.record.read_bytes()) if paths.record.exists() else None
     if record is not None and history.times is not None:
         return run_metrics(history.timed_grades, plan=read_plan(paths), record=record, times=history.times)
-    facts = facts_of(paths, history)
+    facts = read_facts(paths)
     return process_metrics(facts.handed, start=facts.start, end=facts.end, timeout_s=facts.timeout_s)

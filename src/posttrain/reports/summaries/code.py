@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from posttrain.reports.summaries import told
 from posttrain.reports.summaries.facts import Facts
 from posttrain.reports.summaries.findings import Note
-from posttrain.reports.summaries.hyper import Reading, Setting, read_scripts
+from posttrain.reports.summaries.hyper import Reading, Setting, read_script, together
 from posttrain.reports.summaries.script import Script, names_in, plain_lines, spoken_of
 from posttrain.reports.summaries.text import NAME, Block, Bullet, Document, Section
 from posttrain.reports.summaries.timing import Timeline
@@ -16,6 +16,8 @@ from posttrain.reports.summaries.words import Field, TrainType
 
 KEY_LINES = (3, 5)
 CONTEXT_LINES = (15, 40)
+MOST_READ = 2 << 20
+"""Characters of scripts whose syntax is read; what comes after is not checkable."""
 IDLE = (TrainType.COPY_MODEL, TrainType.PLACEHOLDER, TrainType.UNKNOWN)
 _ELIDED = re.compile(r"^(?:#\s*)?(?:\.{3}|…)|^#\s*(?:省略|omitted)", re.IGNORECASE)
 _RANGE = re.compile(r"\bL?(\d{1,6})\s*[-–~]\s*L?(\d{1,6})\b")
@@ -29,20 +31,24 @@ class Versions:
         self._document = document
         self._facts = facts
         self._line = line
-
-    @property
-    def any(self) -> bool:
-        return bool(self._facts.scripts) or any(moment.scripts for moment in self._facts.moments)
+        self._kept: dict[tuple[tuple[str, ...], int], list[Script]] = {}
 
     def of(self, section: Section) -> tuple[list[list[Script]], bool]:
         """The versions it may mean, and whether it must be one of these."""
         words = section.text()
         own = self._at_submissions(section)
         if own:
-            return [spoken_of(words, scripts) for scripts in own], True
+            return [self._chosen(words, scripts) for scripts in own], True
         around = self._around(section)
-        chosen = [spoken_of(words, scripts) for scripts in around]
+        chosen = [self._chosen(words, scripts) for scripts in around]
         return chosen, self._certain(section, chosen)
+
+    def _chosen(self, words: str, scripts: Sequence[Script]) -> list[Script]:
+        """The scripts that a section means; sections mostly mean the same."""
+        key = (tuple(names_in(words)), id(scripts))
+        if key not in self._kept:
+            self._kept[key] = spoken_of(words, scripts)
+        return self._kept[key]
 
     def _at_submissions(self, section: Section) -> list[Sequence[Script]]:
         window = self._line.of(section)
@@ -87,10 +93,14 @@ class Code:
         self._facts = facts
         self._versions = Versions(document, facts, line)
         self._notes = notes
+        self._read: dict[Script, Reading] = {}
+        self._size = 0
+        self._together: dict[tuple[Script, ...], Reading] = {}
+        self._lines: dict[tuple[Script, ...], tuple[set[str], str]] = {}
 
     def check(self, section: Section) -> None:
         versions, certain = self._versions.of(section)
-        readings = [read_scripts(scripts) for scripts in versions if scripts]
+        readings = [self._reading(scripts) for scripts in versions if scripts]
         self._check_type(section, readings, certain)
         self._check_config(section, readings, certain)
         self._check_sizes(section)
@@ -110,6 +120,27 @@ class Code:
 
     def _note(self, section: Section, line: int, message: str) -> None:
         self._notes.append(Note(file=NAME, line=line, iteration=section.number, message=message))
+
+    def _reading(self, scripts: Sequence[Script]) -> Reading:
+        """What scripts say together, each read once, and so each set of them."""
+        key = tuple(scripts)
+        if key not in self._together:
+            for script in scripts:
+                if script not in self._read:
+                    self._size += len(script.text)
+                    large = self._size > MOST_READ
+                    self._read[script] = Reading(parsed=False) if large else read_script(script)
+            self._together[key] = together(self._read[script] for script in scripts)
+        return self._together[key]
+
+    def _texts(self, scripts: Sequence[Script]) -> tuple[set[str], str]:
+        """The lines of scripts, and all of them without spaces."""
+        key = tuple(scripts)
+        if key not in self._lines:
+            lines = {line for script in scripts for line in plain_lines(script.text)}
+            packed = "\n".join("".join(script.text.split()) for script in scripts)
+            self._lines[key] = lines, packed
+        return self._lines[key]
 
     # --- rule 3
 
@@ -286,8 +317,7 @@ class Code:
             if blocks:
                 self._note(section, bullet.line, "code: there is no script to compare it with")
             return
-        known = {line for script in scripts for line in plain_lines(script.text)}
-        packed = "".join("".join(script.text.split()) for script in scripts)
+        known, packed = self._texts(scripts)
         for block in blocks:
             for offset, line in enumerate(block.lines, start=1 if bullet.blocks else 0):
                 plain = " ".join(line.split())

@@ -12,6 +12,10 @@ from typing import Any
 Constant = int | float | str | bool | None
 _MOST = 16
 _DEEPEST = 12
+_STEPS = 2_000
+"""For one expression: names that refer to each other in many ways multiply."""
+_ALL_STEPS = 300_000
+"""For one script."""
 _CASTS = {"int", "float", "str", "bool"}
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -60,22 +64,26 @@ class Names:
     """Fields of classes, and attributes that are set."""
     options: dict[str, Values] = field(default_factory=dict)
     """Options of argparse by the name of their attribute."""
+    _steps: int = 0
+    _all_steps: int = 0
 
     def value(self, node: ast.expr | None, depth: int = 0) -> Values:
         """What an expression comes to."""
-        if node is None or depth > _DEEPEST:
+        self._steps = 0 if depth == 0 else self._steps + 1
+        self._all_steps += 1
+        if node is None or depth > _DEEPEST or self._steps > _STEPS or self._all_steps > _ALL_STEPS:
             return UNKNOWN
         handler = _HANDLERS.get(type(node))
         return UNKNOWN if handler is None else handler(self, node, depth + 1)
 
     def every(self, nodes: Iterable[ast.expr | None], depth: int) -> Values:
-        found = [self.value(node, depth) for node in nodes]
-        if not found:
-            return UNKNOWN
-        whole = found[0]
-        for values in found[1:]:
-            whole |= values
-        return whole if len(whole.found) <= _MOST else UNKNOWN
+        whole: Values | None = None
+        for node in nodes:
+            values = self.value(node, depth)
+            whole = values if whole is None else whole | values
+            if len(whole.found) > _MOST:
+                return UNKNOWN
+        return whole or UNKNOWN
 
     # --- one method a kind of node
 

@@ -47,6 +47,7 @@ _TRAINERS = {
 _OTHER_TRAINERS = re.compile(r"(?:DPO|KTO|ORPO|CPO|RLOO|Reward|GKD|BCO|XPO|OnlineDPO)(?:Trainer|Config)$")
 _STAGES = {"sft": TrainType.SFT, "pt": TrainType.SFT, "ppo": TrainType.PPO, "grpo": TrainType.GRPO}
 _DEEPEST, _MOST = 8, 4000
+_MOST_CALLS = 20
 
 
 def short(name: str) -> str:
@@ -93,10 +94,14 @@ _WORTH_TELLING = ("lr", "batch", "epochs", "grad_accum", "max_steps")
 
 def read_scripts(scripts: Iterable[Script]) -> Reading:
     """What some scripts say together."""
+    return together(read_script(script) for script in scripts)
+
+
+def together(readings: Iterable[Reading]) -> Reading:
+    """Several readings as one; training in one of them outweighs copying in another."""
     whole = Reading()
     kinds = set[TrainType]()
-    for script in scripts:
-        reading = read_script(script)
+    for reading in readings:
         whole.parsed = whole.parsed and reading.parsed
         for name, settings in reading.settings.items():
             whole.settings.setdefault(name, []).extend(settings)
@@ -210,6 +215,9 @@ class _Python:
 
     def _parameters(self) -> None:
         """Parameters of functions have their defaults and what calls in this script give them."""
+        by_name: dict[str, list[ast.Call]] = {}
+        for call in self._calls:
+            by_name.setdefault(called(call), []).append(call)
         for node in self._nodes:
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
@@ -217,9 +225,11 @@ class _Python:
             defaults: list[ast.expr | None] = [None] * (len(plain) - len(node.args.defaults))
             given = dict(zip((a.arg for a in plain), (*defaults, *node.args.defaults), strict=True))
             given |= dict(zip((a.arg for a in node.args.kwonlyargs), node.args.kw_defaults, strict=True))
-            calls = [call for call in self._calls if called(call) == node.name]
+            calls = by_name.get(node.name, [])
             for index, (name, default) in enumerate(given.items()):
-                passed = [self._passed(call, name, index) for call in calls]
+                passed = [self._passed(call, name, index) for call in calls[:_MOST_CALLS]]
+                if len(calls) > _MOST_CALLS:
+                    passed.append(None)
                 values = [value for value in passed if value is not _NOT_GIVEN]
                 missing = len(values) < len(passed) or not calls
                 self.names.assigned.setdefault(name, []).extend([*values, default] if missing else values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 from posttrain.core.grading import Verdict
 from posttrain.reports.summaries import told
@@ -22,6 +23,7 @@ _EVIDENCE = re.compile(
     r"\b(?:scores\.json|run\.log|agent\.log|run_meta\.json|metrics\.json)\b", re.IGNORECASE
 )
 _LEDGER_CAUSES = (FailureType.TIMEOUT_NO_SUBMISSION, FailureType.COPY_MODEL_FALLBACK)
+_NOTHING_NEW = re.compile(r"无新增|nothing new|no new", re.IGNORECASE)
 _NEWS = re.compile(r"新增证据|新增尝试|无新增|new evidence|new attempt|nothing new|no new", re.IGNORECASE)
 _WITHOUT_A_CRASH = (
     FailureType.COPY_MODEL_FALLBACK,
@@ -29,7 +31,6 @@ _WITHOUT_A_CRASH = (
     FailureType.TRAINING_DIVERGED,
     FailureType.ROLLOUT_LOGIC_WRONG,
 )
-_LONG_TEXT = 60
 
 
 def check_order(document: Document) -> None:
@@ -175,7 +176,8 @@ class Stories:
                 "name the failure that happened",
             )
         certain = [entry for entry in window.certain if entry.status is Verdict.GRADED]
-        if certain and all(entry.copy_of_base for entry in certain) and copy not in named:
+        all_copies = all(entry.copy_of_base for entry in own if entry.status is Verdict.GRADED)
+        if certain and all_copies and copy not in named:
             self._add(
                 section,
                 bullet.line,
@@ -201,9 +203,7 @@ class Stories:
         if not self._facts.logs_known or not signs:
             self._check_places(section, bullet, text)
             return
-        texts = [log.text for log in self._facts.logs] + [entry.error or "" for entry in self._facts.handed]
-        packed = ["".join(text.split()).lower() for text in texts]
-        if any("".join(sign.split()).lower() in text for sign in signs for text in packed):
+        if any("".join(sign.split()).lower() in text for sign in signs for text in self._packed_logs):
             return
         if not all(log.whole for log in self._facts.logs):
             self._note(
@@ -217,6 +217,12 @@ class Stories:
             f"{signs[0][:60]!r} stands in no log",
             "quote what agent.log or run.log has, or keep the training's own log below the workspace",
         )
+
+    @cached_property
+    def _packed_logs(self) -> list[str]:
+        """What can be quoted as a cause, without spaces and capitals."""
+        texts = [log.text for log in self._facts.logs] + [entry.error or "" for entry in self._facts.handed]
+        return ["".join(text.split()).lower() for text in texts]
 
     def _check_places(self, section: Section, bullet: Bullet, text: str) -> None:
         """`agent.log:123` must exist."""
@@ -279,7 +285,8 @@ class Stories:
                 f"{min(shared)} again, without what is new",
                 "write 新增证据 / 新增尝试 / 无新增 (new evidence / new attempt / nothing new)",
             )
-        if shared and len(bullet.text) > _LONG_TEXT and bullet.text == before.text(Field.PROGRESS):
+        told_new = _NEWS.search(bullet.text) and not _NOTHING_NEW.search(bullet.text)
+        if shared and told_new and bullet.text == before.text(Field.PROGRESS):
             self._add(
                 section,
                 bullet.line,

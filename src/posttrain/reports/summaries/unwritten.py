@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from posttrain.reports.summaries.compose import Draft, Round, compose
 from posttrain.reports.summaries.facts import Facts, Handed, best_of
-from posttrain.reports.summaries.text import Document
+from posttrain.reports.summaries.text import Document, parse
 from posttrain.reports.summaries.words import FailureType, Lang
-from posttrain.reports.summary import Iteration
+from posttrain.reports.summary import Iteration, section
 
 _NOTHING = {"zh": "没有任何提交", "en": "nothing was handed in"}
 _UNTOLD = {
@@ -35,13 +36,18 @@ def from_facts(facts: Facts, *, exit_code: int | None, lang: Lang = "zh") -> lis
             logs=facts.logs,
         )
         draft = Draft(what=_what(entry, lang), why=_UNTOLD[lang])
-        iteration = compose(draft, this, Document(), until, lang=lang)
+        iteration = compose(draft, this, _document(made, lang), until, lang=lang)
         best = best_of(until.handed)
         made.append(
             iteration.model_copy(update={"best_iteration": None if best is None else numbers[best.number]})
         )
         begin = end
     return made
+
+
+def _document(made: Sequence[Iteration], lang: Lang) -> Document:
+    """What is made so far, as the next one sees it."""
+    return parse("\n".join(section(iteration, lang=lang) for iteration in made).encode("utf-8", "replace"))
 
 
 def _without_submission(facts: Facts, exit_code: int | None, lang: Lang) -> Iteration:
