@@ -82,6 +82,59 @@ def test_a_stream_puts_together_what_the_whole_answer_says() -> None:
     assert parts[-1]["usage"] == whole["usage"]
 
 
+PARTS = {
+    "responses": {"input": [{"role": "user", "content": [{"type": "input_text", "text": "look, 请"}]}]},
+    "messages": {"messages": [{"role": "user", "content": [{"type": "text", "text": "look, 请"}]}]},
+}
+
+
+def named_events(answer: httpx.Response) -> list[Any]:
+    found = [event.split("\n", 1) for event in answer.text.split("\n\n") if event]
+    loaded = [json.loads(data.removeprefix("data: ")) for _, data in found]
+    assert [name.removeprefix("event: ") for name, _ in found] == [event["type"] for event in loaded]
+    return loaded
+
+
+def test_the_responses_api_plays_the_same_script() -> None:
+    call = {"name": "shell", "arguments": {"command": "ls 数据"}}
+    step = {"when_last": "look, 请", "text": "I look.", "tool_calls": [call], "chunk_chars": 3}
+    with ScriptedLlm([step]) as llm:
+        whole = httpx.post(f"{llm.url}/responses", json=PARTS["responses"], verify=False).json()
+        body = PARTS["responses"] | {"stream": True}
+        parts = named_events(httpx.post(f"{llm.url}/responses", json=body, verify=False))
+    message, called = whole["output"]
+    assert message["content"][0]["text"] == "I look."
+    assert json.loads(called["arguments"]) == call["arguments"]
+    assert parts[-1]["response"]["output"] == [
+        message | {"id": "msg_2"},
+        called | {"id": "fc_2_0", "call_id": "call_2_0"},
+    ]
+    spoken = [part["delta"] for part in parts if part["type"] == "response.output_text.delta"]
+    assert "".join(spoken) == "I look."
+    assert whole["usage"]["output_tokens"] > 0
+
+
+def test_anthropics_messages_play_the_same_script() -> None:
+    call = {"name": "Bash", "arguments": {"command": "ls 数据"}}
+    step = {"when_last": "look, 请", "text": "I look.", "tool_calls": [call], "chunk_chars": 3}
+    script = {"steps": [step, {"json": {"a": 1}}], "api_key": "k"}
+    key = {"x-api-key": "k"}
+    with ScriptedLlm(script) as llm:
+        whole = httpx.post(f"{llm.url}/messages", json=PARTS["messages"], headers=key, verify=False).json()
+        body = PARTS["messages"] | {"stream": True}
+        parts = named_events(httpx.post(f"{llm.url}/messages", json=body, headers=key, verify=False))
+        forced = {"tools": [{"name": "answer"}], "tool_choice": {"type": "any"}}
+        body = forced | {"messages": [{"role": "user", "content": "else"}]}
+        tool = httpx.post(f"{llm.url}/messages", json=body, headers=key, verify=False).json()
+    assert [block["type"] for block in whole["content"]] == ["text", "tool_use"]
+    assert whole["stop_reason"] == "tool_use"
+    pieces = [part["delta"] for part in parts if part["type"] == "content_block_delta"]
+    assert "".join(piece.get("text", "") for piece in pieces) == "I look."
+    assert json.loads("".join(piece.get("partial_json", "") for piece in pieces)) == call["arguments"]
+    assert parts[-2]["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
+    assert tool["content"] == [{"type": "tool_use", "id": "toolu_3_0", "name": "answer", "input": {"a": 1}}]
+
+
 def test_usage_is_the_scripts_or_a_token_for_four_characters() -> None:
     stated = {"prompt_tokens": 7, "completion_tokens": 5}
     with ScriptedLlm([{"text": "12345678"}, {"text": "x", "usage": stated}]) as llm:

@@ -102,54 +102,60 @@ class Reply:
             usage=step.usage or usage,
         )
 
-    def completion(self) -> dict[str, Any]:
-        """The answer in one piece."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.text, "refusal": None}
-        if self.tool_calls:
-            message["tool_calls"] = self._calls()
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self.finish_reason}
-        return {**self._head("chat.completion"), "choices": [choice], "usage": self._usage()}
 
-    def chunks(self, size: int) -> Iterator[dict[str, Any]]:
-        """The answer in pieces of `size` characters, as a stream sends them."""
-        yield self._chunk({"role": "assistant", "content": ""})
-        for piece in _pieces(self.text or "", size):
-            yield self._chunk({"content": piece})
-        for index, call in enumerate(self._calls()):
-            arguments = call["function"]["arguments"]
-            begun = call | {"function": {"name": call["function"]["name"], "arguments": ""}}
-            yield self._chunk({"tool_calls": [{"index": index, **begun}]})
-            for piece in _pieces(arguments, size):
-                yield self._chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
-        yield self._chunk({}, finish_reason=self.finish_reason)
-        if self.question.stream_usage:
-            yield {**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage()}
+def whole(reply: Reply) -> dict[str, Any]:
+    """The answer in one piece."""
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": None}
+    if reply.tool_calls:
+        message["tool_calls"] = _calls(reply)
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reply.finish_reason}
+    return {**_head(reply, "chat.completion"), "choices": [choice], "usage": _usage(reply)}
 
-    def _chunk(self, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {
-            "id": f"chatcmpl-{self.number}",
-            "object": kind,
-            "created": 1_700_000_000,  # the same in every play
-            "model": self.question.model,
+def events(reply: Reply, size: int) -> Iterator[dict[str, Any]]:
+    """The answer in pieces of `size` characters, as a stream sends them."""
+    yield _chunk(reply, {"role": "assistant", "content": ""})
+    for piece in pieces(reply.text or "", size):
+        yield _chunk(reply, {"content": piece})
+    for index, call in enumerate(_calls(reply)):
+        arguments = call["function"]["arguments"]
+        begun = call | {"function": {"name": call["function"]["name"], "arguments": ""}}
+        yield _chunk(reply, {"tool_calls": [{"index": index, **begun}]})
+        for piece in pieces(arguments, size):
+            yield _chunk(reply, {"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+    yield _chunk(reply, {}, finish_reason=reply.finish_reason)
+    if reply.question.stream_usage:
+        yield {**_head(reply, "chat.completion.chunk"), "choices": [], "usage": _usage(reply)}
+
+
+def _chunk(reply: Reply, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    return {**_head(reply, "chat.completion.chunk"), "choices": [choice]}
+
+
+def _head(reply: Reply, kind: str) -> dict[str, Any]:
+    return {
+        "id": f"chatcmpl-{reply.number}",
+        "object": kind,
+        "created": 1_700_000_000,  # the same in every play
+        "model": reply.question.model,
+    }
+
+
+def _calls(reply: Reply) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": call.id or f"call_{reply.number}_{index}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments_text},
         }
+        for index, call in enumerate(reply.tool_calls)
+    ]
 
-    def _calls(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "id": call.id or f"call_{self.number}_{index}",
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments_text},
-            }
-            for index, call in enumerate(self.tool_calls)
-        ]
 
-    def _usage(self) -> dict[str, int]:
-        used = self.usage
-        return {**used.model_dump(), "total_tokens": used.prompt_tokens + used.completion_tokens}
+def _usage(reply: Reply) -> dict[str, int]:
+    used = reply.usage
+    return {**used.model_dump(), "total_tokens": used.prompt_tokens + used.completion_tokens}
 
 
 def failure(message: str, *, kind: str = "invalid_request_error", code: str | None = None) -> dict[str, Any]:
@@ -161,5 +167,6 @@ def _tokens(text: str) -> int:
     return -(-len(text) // 4)
 
 
-def _pieces(text: str, size: int) -> Iterator[str]:
+def pieces(text: str, size: int) -> Iterator[str]:
+    """The text in parts of `size` characters."""
     return (text[at : at + size] for at in range(0, len(text), size))

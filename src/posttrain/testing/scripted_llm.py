@@ -1,5 +1,7 @@
 """A large model that says what a script says: an OpenAI-compatible server on the loopback.
 
+The same script is played to clients of chat completions, of the Responses API and of Anthropic's messages.
+
     python -m posttrain.testing.scripted_llm SCRIPT.json [--port 0] [--log FILE]
 
 prints its base URL as the first line. In tests: `with ScriptedLlm(script) as llm: llm.url, llm.requests`.
@@ -14,7 +16,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,7 +25,8 @@ from typing import Any, TextIO
 from urllib.parse import urlsplit
 
 from posttrain.core.errors import UsageError
-from posttrain.testing.llm_chat import BadRequest, Question, Reply, failure, read_question
+from posttrain.testing import llm_anthropic, llm_chat, llm_responses
+from posttrain.testing.llm_chat import BadRequest, Question, Reply, failure
 from posttrain.testing.llm_script import Playable, Script, Step, read_script
 
 _MOST_BYTES = 64 * 2**20
@@ -118,6 +121,24 @@ class _Player:
         return None
 
 
+@dataclass(frozen=True)
+class _Dialect:
+    """One of the APIs in which the script is played."""
+
+    read: Callable[[Any], Question]
+    whole: Callable[[Reply], dict[str, Any]]
+    events: Callable[[Reply, int], Iterator[dict[str, Any]]]
+    named_events: bool
+    """Whether a stream's events carry their names; else `[DONE]` ends it."""
+
+
+_DIALECTS = {
+    "/chat/completions": _Dialect(llm_chat.read_question, llm_chat.whole, llm_chat.events, False),
+    "/responses": _Dialect(llm_responses.read_question, llm_responses.whole, llm_responses.events, True),
+    "/messages": _Dialect(llm_anthropic.read_question, llm_anthropic.whole, llm_anthropic.events, True),
+}
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
@@ -160,15 +181,15 @@ class _Handler(BaseHTTPRequestHandler):
         body = _decoded(self.rfile.read(int(length)))
         if not self._admitted():
             self._remember(body)
-        elif self._endpoint() != "/chat/completions":
+        elif (dialect := _DIALECTS.get(self._endpoint())) is None:
             self._remember(body)
             self._send_json(404, failure(f"there is no {self.path} here"))
         else:
-            self._complete(body)
+            self._complete(body, dialect)
 
-    def _complete(self, body: Any) -> None:
+    def _complete(self, body: Any, dialect: _Dialect) -> None:
         try:
-            question = read_question(body)
+            question = dialect.read(body)
         except BadRequest as error:
             self._remember(body)
             self._send_json(400, failure(str(error)))
@@ -179,27 +200,27 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_json(404, failure(told, kind="script_error", code="no_step"))
             return
         self.server.player.closing.wait(step.delay_s)
-        self._play(step, Reply.of(step, question, asked.number), stream=question.stream)
+        self._play(step, Reply.of(step, question, asked.number), dialect)
 
-    def _play(self, step: Step, reply: Reply, *, stream: bool) -> None:
+    def _play(self, step: Step, reply: Reply, dialect: _Dialect) -> None:
         if step.hang_up:
             self._hang_up()
         elif step.status is not None:
             kind = "rate_limit_error" if step.status == 429 else "server_error"
             self._send_json(step.status, failure(step.message, kind=kind), step)
         elif step.raw is not None:
-            kind = "text/event-stream" if stream else "application/json"
+            kind = "text/event-stream" if reply.question.stream else "application/json"
             self._send(200, step.raw.encode("utf-8", "surrogatepass"), kind, step)
-        elif stream:
-            self._stream(step, reply)
+        elif reply.question.stream:
+            self._stream(step, _events(dialect, dialect.events(reply, step.chunk_chars)))
         else:
-            self._send_json(200, reply.completion(), step)
+            self._send_json(200, dialect.whole(reply), step)
 
-    def _stream(self, step: Step, reply: Reply) -> None:
+    def _stream(self, step: Step, events: Iterable[bytes]) -> None:
         """Server-sent events, one HTTP chunk each."""
         self._head(200, "text/event-stream", step, {"Transfer-Encoding": "chunked"})
         left = step.cut_after
-        for event in _events(reply.chunks(step.chunk_chars)):
+        for event in events:
             part = event if left is None else event[:left]
             if part:
                 self.wfile.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
@@ -237,7 +258,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _admitted(self) -> bool:
         key = self.server.player.script.api_key
-        if key is None or self.headers.get("Authorization") == f"Bearer {key}":
+        given = self.headers.get("Authorization"), self.headers.get("x-api-key")
+        if key is None or given[0] == f"Bearer {key}" or given[1] == key:
             return True
         self._send_json(401, failure("the API key is wrong or missing", code="invalid_api_key"))
         return False
@@ -253,10 +275,13 @@ class _Handler(BaseHTTPRequestHandler):
         return urlsplit(self.path).path.removeprefix("/v1").rstrip("/")
 
 
-def _events(chunks: Iterable[dict[str, Any]]) -> Iterator[bytes]:
-    for chunk in chunks:
-        yield b"data: " + json.dumps(chunk, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n\n"
-    yield b"data: [DONE]\n\n"
+def _events(dialect: _Dialect, events: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    for event in events:
+        name = f"event: {event['type']}\n" if dialect.named_events else ""
+        data = json.dumps(event, ensure_ascii=False)
+        yield f"{name}data: {data}\n\n".encode("utf-8", "surrogatepass")
+    if not dialect.named_events:
+        yield b"data: [DONE]\n\n"
 
 
 def _decoded(raw: bytes) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -146,6 +147,8 @@ class _Session:
             (place.workspace / name).write_text(orders, "utf-8")
         laid_over = {"HOME": str(place.home), **adapter.prepare(place)}
         path = os.pathsep.join([str(tools), place.env.get("PATH", os.defpath)])
+        # some tools run commands in a login shell, and /etc/profile sets a PATH without ours
+        (place.home / ".profile").write_text(f"export PATH={shlex.quote(path)}\n", "utf-8")
         version = self._version({**place.env, **laid_over})
         self._trace.say(f"{adapter.name} {version}, model {place.model or 'by default'}")
         self._trace.event(0, started={"tool": adapter.name, "version": version, "model": place.model})

@@ -33,7 +33,9 @@ class OpenCode:
             "permission": {"*": "allow", "question": "deny"},
         }
         model = _model(place)
+        more: dict[str, str] = {}
         if model.startswith("posttrain/"):
+            more["OPENCODE_DISABLE_MODELS_FETCH"] = "1"  # its list of other providers' models is not needed
             base = place.env.get("OPENAI_API_BASE", "").strip() or _OPENAI
             name = model.removeprefix("posttrain/")
             settings["provider"] = {
@@ -49,6 +51,7 @@ class OpenCode:
         return {
             "OPENCODE_CONFIG": str(path),
             "OPENCODE_DISABLE_AUTOUPDATE": "1",
+            **more,
             # training takes longer than the two minutes that its shell tool gives a command
             "OPENCODE_EXPERIMENTAL_BASH_DEFAULT_TIMEOUT_MS": "600000",
             **{

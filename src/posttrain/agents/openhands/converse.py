@@ -35,13 +35,12 @@ class _Talk:
 
     def __init__(self, out: TextIO, conversation: UUID, state: Path) -> None:
         from openhands.sdk import Conversation
-        from openhands.tools.preset.default import get_default_agent
 
         self._out = out
         self._tell(kind="conversation", id=str(conversation))
         llm = _llm(os.environ)
         self._conversation = Conversation(
-            agent=get_default_agent(llm=llm, cli_mode=True),
+            agent=_agent(llm),
             workspace=os.environ["WORKSPACE"],
             persistence_dir=state,
             conversation_id=conversation,
@@ -74,10 +73,10 @@ class _Talk:
         from openhands.sdk.event import (
             ActionEvent,
             AgentErrorEvent,
-            ConversationErrorEvent,
             MessageEvent,
             ObservationEvent,
         )
+        from openhands.sdk.event.conversation_error import ConversationErrorEvent
 
         if isinstance(event, MessageEvent):
             self._tell(kind="message", source=event.source, text=_words(event.llm_message.content))
@@ -117,6 +116,22 @@ def _llm(env: Mapping[str, str]) -> Any:
     more = {"reasoning_effort": env["EFFORT"]} if env.get("EFFORT") else {}
     named = model if "/" in model else f"openai/{model}"
     return LLM(model=named, base_url=base, api_key=SecretStr(key), usage_id="agent", **more)
+
+
+def _agent(llm: Any) -> Any:
+    """The SDK's own default agent, but for its terminal.
+
+    Under tmux it types its prompt into the shell a tenth of a second after the start: on a busy machine
+    the first command is lost. The other kind hands the prompt over in the environment.
+    """
+    from openhands.sdk import Tool
+    from openhands.tools.preset.default import get_default_agent
+    from openhands.tools.terminal import TerminalTool
+
+    agent = get_default_agent(llm=llm, cli_mode=True)
+    terminal = Tool(name=TerminalTool.name, params={"terminal_type": "subprocess"})
+    tools = [terminal if tool.name == TerminalTool.name else tool for tool in agent.tools]
+    return agent.model_copy(update={"tools": tools})
 
 
 def _words(content: Any) -> str:
