@@ -76,7 +76,8 @@ def why_diverged(losses: Sequence[float]) -> str | None:
     finite = [loss for loss in losses if math.isfinite(loss)]
     if len(finite) < 2 * _WINDOW:
         return None
-    first, last = median(finite[:_WINDOW]), median(finite[-_WINDOW:])
+    # the lowest of the first: a training may explode within them
+    first, last = min(finite[:_WINDOW]), median(finite[-_WINDOW:])
     if last > _EXPLODED * max(first, 0.0) + 1.0:
         return f"the loss exploded from {first:.3g} to {last:.3g}"
     return None
