@@ -162,6 +162,7 @@ def _number(result: Mapping[str, Any], subset: Subset, metric: str) -> float:
 
 def _judged(details: Any, subset: Subset) -> list[tuple[bool, str | None]] | None:
     """Right or wrong of each item and what was read; None where the tool judged no single items."""
+    rows: list[Any]
     if isinstance(details, dict):
         rows = [details.get(str(index)) for index in range(len(details))]
     elif isinstance(details, list):
