@@ -42,6 +42,7 @@ def test_a_run_as_it_was_left_is_sound(finished: Finished, cli) -> None:
         "result",
         "exports",
         "record",
+        "report",
         "clock",
         "results",
         "files",
