@@ -123,6 +123,12 @@ def test_the_end_of_a_log_is_shown(tmp_path: Path) -> None:
     assert len(shown) <= 4000
 
 
+def test_of_a_progress_bar_the_last_state_is_shown(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes(b"begin\n" + b"".join(b"\r%d%%|###|" % done for done in range(101)) + b"\nend\n")
+    assert tail(log) == "begin\n100%|###|\nend"
+
+
 @pytest.mark.parametrize(
     ("stated", "method"), [("SFT", "SFT"), ("grpo with trl", "GRPO"), ("magic", "other"), (None, "other")]
 )

@@ -83,8 +83,10 @@ def tail(path: Path, *, lines: int = 40, most: int = 4000) -> str:
             raw = file.read()
     except OSError:
         return ""
-    text = raw.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
-    return "\n".join(text.rstrip().split("\n")[-lines:])[-most:]
+    text = raw.decode("utf-8", "replace").replace("\r\n", "\n").replace("\0", "")
+    # of a progress bar, what it showed last
+    shown = [line.rsplit("\r", 1)[-1] for line in text.rstrip().split("\n")[-lines:]]
+    return "\n".join(shown)[-most:]
 
 
 def fit(sections: Sequence[tuple[str, str, int]], *, most: int) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.utils import logging as transformers_logging
 
 from posttrain.infra.files import read_jsonl
 from posttrain.prompting import render_example
@@ -70,6 +71,7 @@ def fine_tune(
     TrainingDiverged when loss or gradients stay without finite numbers.
     """
     environ = os.environ
+    transformers_logging.disable_progress_bar()
     torch.manual_seed(int(environ.get("SEED") or 0) if seed is None else seed)
     rows = load_rows() if rows is None else list(rows)
     base = read_base(Path(environ["MODEL_PATH"]))
