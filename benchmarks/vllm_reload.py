@@ -136,7 +136,8 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     asked = parser.parse_args()
-    one, two = asked.checkpoints
+    asked.base = asked.base.resolve()  # workers start elsewhere
+    one, two = (folder.resolve() for folder in asked.checkpoints)
     log = Path(tempfile.mkdtemp(prefix="posttrain-bench-")) / "engine.log"
     with Spawner() as spawner:
         bench = Bench(asked, spawner, log)

@@ -121,8 +121,6 @@ class VllmEngine:
 
         if not self._target.whole:
             raise InfrastructureError("no checkpoint is loaded: the last one could not be taken")
-        if self._running is not None and self._running.tied and self._target.own_head:
-            self._drop()  # built without a place for a head of its own
         if self._running is None:
             self._running = RunningVllm(self._base, self._numeric, self._target)
         self._running.put(self._target)

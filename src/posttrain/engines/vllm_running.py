@@ -20,6 +20,7 @@ from vllm import LLM, SamplingParams
 from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
 from posttrain.checkpoints.assembly import copy_all_but_weights
+from posttrain.checkpoints.headers import read_weights
 from posttrain.checkpoints.tensors import TensorTarget
 from posttrain.core.engine import NumericPlan, Progress
 from posttrain.core.errors import DeviceBusy, InfrastructureError, boundary
@@ -29,8 +30,9 @@ from posttrain.engines.batching import Answered, Asked, Stops
 from posttrain.engines.device import wait_for_memory
 from posttrain.engines.vllm_settings import engine_arguments, sampling_arguments
 from posttrain.engines.vllm_weights import blank, buffers_digest, check_weights
-from posttrain.infra.model_folder import CONFIG, WEIGHTS
+from posttrain.infra.model_folder import CONFIG, INDEX
 
+_HEAD_FILE = "head.safetensors"
 _ROOM = "raise --grading-memory, or use --engine transformers"
 
 
@@ -38,11 +40,7 @@ class RunningVllm:
     """One engine with the base's buffers and whatever parameters were put into it last."""
 
     def __init__(self, base: Path, numeric: NumericPlan, target: TensorTarget) -> None:
-        """Start vLLM on `base`, or with a place for a head of its own if that is what `target` holds.
-
-        Raises DeviceBusy when the share of the device's memory is not free.
-        """
-        self.tied = target.tied_base and not target.own_head
+        """Start vLLM on `base`; DeviceBusy when grading's share of the device's memory is not free."""
         self._numeric = numeric
         self._asleep = False
         wait_for_memory(numeric)
@@ -61,12 +59,11 @@ class RunningVllm:
                 wait_for_memory(self._numeric)
                 self._llm.wake_up(tags=["weights"])
             self._of_model(blank)
-            tensors = target.tensors(with_head=not self.tied)
-            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": target.tensors()})
             if self._asleep:
                 self._llm.wake_up(tags=["kv_cache"])
                 self._asleep = False
-            self._of_model(lambda model: check_weights(model, target.tensors(with_head=not self.tied)))
+            self._of_model(lambda model: check_weights(model, target.tensors()))
             if self._of_model(buffers_digest) != self._buffers:
                 raise InfrastructureError("loading weights into vLLM changed a buffer of the base")
 
@@ -165,26 +162,35 @@ _NOWHERE = _Nowhere()
 
 @contextmanager
 def _folder(base: Path, target: TensorTarget) -> Iterator[Path]:
-    """What vLLM is started on: the base, or for a head that the base has not, a folder with one.
+    """What vLLM is started on: the base, with a head of its own where it ties that to its embedding.
 
-    vLLM gives the head a place of its own only if config and weights have it.
+    A submission may have one, and vLLM has a place for it only if config and weights of its start do.
     """
-    if not (target.tied_base and target.own_head):
+    if not target.tied_base or target.head is None:
         yield base
         return
     with tempfile.TemporaryDirectory(prefix="posttrain-vllm-") as place:
-        copy_all_but_weights(base, Path(place))
+        folder = Path(place)
+        copy_all_but_weights(base, folder)
         config = json.loads((base / CONFIG).read_bytes())
         for part in (config, config.get("text_config")):
             if isinstance(part, dict):
                 part["tie_word_embeddings"] = False
-        (Path(place) / CONFIG).write_text(json.dumps(config), "utf-8")
-        save_file(
-            {name: tensor.contiguous() for name, tensor in target.tensors(with_head=True)},
-            Path(place) / WEIGHTS,
-            metadata={"format": "pt"},
-        )
-        yield Path(place)
+        (folder / CONFIG).write_text(json.dumps(config), "utf-8")
+        _lay_weights(base, folder, head=target.head, weight=dict(target.tensors())[target.head])
+        yield folder
+
+
+def _lay_weights(base: Path, folder: Path, *, head: str, weight: torch.Tensor) -> None:
+    """The base's weights by links, its head beside them, and an index of both."""
+    weights = read_weights(base)
+    for path in weights.files:
+        (folder / path.name).symlink_to(path.resolve())
+    placed = {name: info.file.name for name, info in weights.tensors.items()}
+    if head not in placed:
+        save_file({head: weight.contiguous()}, folder / _HEAD_FILE, metadata={"format": "pt"})
+        placed[head] = _HEAD_FILE
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": placed}), "utf-8")
 
 
 @contextmanager
