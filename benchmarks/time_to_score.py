@@ -434,6 +434,7 @@ def for_transformers_4(model: Path, target: Path) -> None:
     (target / "config.json").write_text(json.dumps(config))
     tokenizer = json.loads((model / "tokenizer_config.json").read_text())
     tokenizer.pop("backend", None)
+    tokenizer["model_input_names"] = ["input_ids", "attention_mask"]
     template = model / "chat_template.jinja"
     if template.is_file():
         tokenizer["chat_template"] = template.read_text()

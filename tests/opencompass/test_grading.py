@@ -146,6 +146,13 @@ def test_a_run_is_judged_on_held_out_rows_and_improves_item_by_item(bench: Bench
     assert "How much is 12 + 2?" not in inside, "test rows stay with the lab"
 
 
+def test_without_isolation_the_tool_comes_by_tcp(bench: Bench) -> None:
+    install_fake_opencompass(bench.lab)
+    done = bench.run("noop", "--sandbox", "none", "--limit", "4", task=TASK)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(bench.only.record.read_bytes())["result"]["improvement"]["value"] == 0.0
+
+
 def test_the_check_of_a_task_goes_through_the_tool(bench: Bench) -> None:
     install_fake_opencompass(bench.lab)
     done = bench.posttrain("check", "task", TASK, "--json")

@@ -106,6 +106,18 @@ def test_a_configuration_is_a_task_on_the_rows_of_ours() -> None:
         tasks.load("opencompass:")
 
 
+def test_a_task_folder_that_does_not_say_where_rows_go_is_listed_as_broken(tmp_path: Path) -> None:
+    for name, more in {
+        "one": "",
+        "two": "evaluator_settings: {files: {a.jsonl: items}}\ngeneration: {samples: 2}",
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "benchmark.yaml").write_text(f"title: t\nevaluator: opencompass:x_gen\n{more}\n")
+    broken = TaskRegistry((tmp_path,)).broken()
+    assert "evaluator_settings.files" in broken["one"]
+    assert "generation.samples" in broken["two"]
+
+
 def test_a_smith_folder_of_an_unknown_configuration_says_where_rows_go(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()

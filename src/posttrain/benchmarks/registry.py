@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from posttrain.benchmarks import opencompass, smith
 from posttrain.core.errors import PluginError, UsageError
 from posttrain.core.specs import TaskSpec
+from posttrain.evaluators.opencompass.settings import config_name, is_opencompass, read_settings
 
 MANIFEST = "benchmark.yaml"
 BUILT_IN = Path(__file__).parent
@@ -198,6 +199,11 @@ def _check_files(spec: TaskSpec, where: str) -> None:
                 raise PluginError(f"{where}: {field}: {name!r} lies outside the task's folder")
             if not path.exists():
                 raise PluginError(f"{where}: {field}: no file {name!r}")
+    if is_opencompass(spec.evaluator):
+        config_name(spec.evaluator)
+        read_settings(spec.evaluator_settings, where=where)
+        if spec.generation.samples != 1:
+            raise PluginError(f"{where}: generation.samples: OpenCompass counts one answer an item")
     if spec.evaluator in _SHORTHAND and not (spec.folder / "eval.py").is_file():
         raise PluginError(f"{where}: evaluator: {spec.evaluator} needs a file eval.py")
 

@@ -9,6 +9,7 @@ work/
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,7 +132,7 @@ def config_text(asked: Asked, work: Path) -> str:
         "max_workers": asked.wave,
         "query_per_second": _QUERIES_PER_S,
         "retry": 1,
-        "timeout": int(asked.timeout_s),
+        "timeout": math.ceil(asked.timeout_s),
     }
     literals = ", ".join(f"{name}={value!r}" for name, value in model.items())
     return (
