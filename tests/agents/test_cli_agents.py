@@ -217,6 +217,7 @@ def test_output_of_any_shape_is_kept_and_ends_nothing(bench: Any, tmp_path: Path
     assert {"type": "assistant"} in [line.get("event") for line in lines]
     assert [line["text"] for line in lines if "text" in line] == [odd[1], odd[2], odd[4], odd[5]]
     assert len(max(ended.stdout.splitlines(), key=len)) < 3000
+    assert "\x1b" not in ended.stdout
 
 
 def test_a_resumed_run_goes_on_with_its_conversation(bench: Any, tmp_path: Path) -> None:

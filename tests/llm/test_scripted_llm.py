@@ -135,6 +135,27 @@ def test_anthropics_messages_play_the_same_script() -> None:
     assert tool["content"] == [{"type": "tool_use", "id": "toolu_3_0", "name": "answer", "input": {"a": 1}}]
 
 
+def test_googles_generate_content_plays_the_same_script() -> None:
+    call = {"name": "run_shell_command", "arguments": {"command": "ls 数据"}}
+    step = {"when_last": "look, 请", "text": "I look.", "tool_calls": [call], "chunk_chars": 3}
+    body = {"contents": [{"role": "user", "parts": [{"text": "look, 请"}]}]}
+    with ScriptedLlm([step]) as llm:
+        at = f"{llm.url.removesuffix('/v1')}/v1beta/models/gemini-x"
+        whole = httpx.post(f"{at}:generateContent", json=body, verify=False).json()
+        streamed = httpx.post(f"{at}:streamGenerateContent?alt=sse", json=body, verify=False).text
+        counted = httpx.post(f"{at}:countTokens", json=body, verify=False).json()
+    parts = whole["candidates"][0]["content"]["parts"]
+    assert parts[0]["text"] == "I look."
+    assert parts[1]["functionCall"]["args"] == call["arguments"]
+    events = [json.loads(event.removeprefix("data: ")) for event in streamed.split("\n\n") if event]
+    said = [part for event in events for part in event["candidates"][0]["content"]["parts"]]
+    assert "".join(part.get("text", "") for part in said) == "I look."
+    assert said[-1]["functionCall"]["name"] == "run_shell_command"
+    assert events[-1]["candidates"][0]["finishReason"] == "STOP"
+    assert whole["modelVersion"] == "gemini-x"
+    assert counted["totalTokens"] > 0
+
+
 def test_usage_is_the_scripts_or_a_token_for_four_characters() -> None:
     stated = {"prompt_tokens": 7, "completion_tokens": 5}
     with ScriptedLlm([{"text": "12345678"}, {"text": "x", "usage": stated}]) as llm:

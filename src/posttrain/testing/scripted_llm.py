@@ -1,6 +1,7 @@
 """A large model that says what a script says: an OpenAI-compatible server on the loopback.
 
-The same script is played to clients of chat completions, of the Responses API and of Anthropic's messages.
+The same script is played to clients of chat completions, of the Responses API, of Anthropic's messages and of
+Google's generateContent.
 
     python -m posttrain.testing.scripted_llm SCRIPT.json [--port 0] [--log FILE]
 
@@ -12,12 +13,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +28,7 @@ from typing import Any, TextIO
 from urllib.parse import urlsplit
 
 from posttrain.core.errors import UsageError
-from posttrain.testing import llm_anthropic, llm_chat, llm_responses
+from posttrain.testing import llm_anthropic, llm_chat, llm_google, llm_responses
 from posttrain.testing.llm_chat import BadRequest, Question, Reply, failure
 from posttrain.testing.llm_script import Playable, Script, Step, read_script
 
@@ -128,15 +131,33 @@ class _Dialect:
     read: Callable[[Any], Question]
     whole: Callable[[Reply], dict[str, Any]]
     events: Callable[[Reply, int], Iterator[dict[str, Any]]]
-    named_events: bool
-    """Whether a stream's events carry their names; else `[DONE]` ends it."""
+    named_events: bool = False
+    """Whether a stream's events carry their names."""
+    end: bytes = b""
+    """Of a stream."""
 
 
 _DIALECTS = {
-    "/chat/completions": _Dialect(llm_chat.read_question, llm_chat.whole, llm_chat.events, False),
-    "/responses": _Dialect(llm_responses.read_question, llm_responses.whole, llm_responses.events, True),
-    "/messages": _Dialect(llm_anthropic.read_question, llm_anthropic.whole, llm_anthropic.events, True),
+    "/chat/completions": _Dialect(
+        llm_chat.read_question, llm_chat.whole, llm_chat.events, end=b"data: [DONE]\n\n"
+    ),
+    "/responses": _Dialect(
+        llm_responses.read_question, llm_responses.whole, llm_responses.events, named_events=True
+    ),
+    "/messages": _Dialect(
+        llm_anthropic.read_question, llm_anthropic.whole, llm_anthropic.events, named_events=True
+    ),
 }
+_GOOGLE = re.compile(r"(?:/v1beta)?/models/([^/:]+):(streamGenerateContent|generateContent)")
+
+
+def _dialect(endpoint: str) -> _Dialect | None:
+    """What is spoken at an endpoint; Google's ones name the model."""
+    found = _GOOGLE.fullmatch(endpoint)
+    if found is None:
+        return _DIALECTS.get(endpoint)
+    read = partial(llm_google.read_question, model=found[1], stream=found[2] == "streamGenerateContent")
+    return _Dialect(read, llm_google.whole, llm_google.events)
 
 
 class _Server(ThreadingHTTPServer):
@@ -181,7 +202,10 @@ class _Handler(BaseHTTPRequestHandler):
         body = _decoded(self.rfile.read(int(length)))
         if not self._admitted():
             self._remember(body)
-        elif (dialect := _DIALECTS.get(self._endpoint())) is None:
+        elif self._endpoint().endswith((":countTokens", "/count_tokens")):
+            self._remember(body)
+            self._send_json(200, {"totalTokens": (tokens := len(str(body)) // 4), "input_tokens": tokens})
+        elif (dialect := _dialect(self._endpoint())) is None:
             self._remember(body)
             self._send_json(404, failure(f"there is no {self.path} here"))
         else:
@@ -258,8 +282,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _admitted(self) -> bool:
         key = self.server.player.script.api_key
-        given = self.headers.get("Authorization"), self.headers.get("x-api-key")
-        if key is None or given[0] == f"Bearer {key}" or given[1] == key:
+        given = [self.headers.get(name) for name in ("Authorization", "x-api-key", "x-goog-api-key")]
+        if key is None or given[0] == f"Bearer {key}" or key in given[1:]:
             return True
         self._send_json(401, failure("the API key is wrong or missing", code="invalid_api_key"))
         return False
@@ -272,7 +296,7 @@ class _Handler(BaseHTTPRequestHandler):
         return {"method": self.command, "path": self.path, "headers": headers, "body": body}
 
     def _endpoint(self) -> str:
-        return urlsplit(self.path).path.removeprefix("/v1").rstrip("/")
+        return re.sub("^/v1(?=/)", "", urlsplit(self.path).path).rstrip("/")
 
 
 def _events(dialect: _Dialect, events: Iterable[dict[str, Any]]) -> Iterator[bytes]:
@@ -280,8 +304,8 @@ def _events(dialect: _Dialect, events: Iterable[dict[str, Any]]) -> Iterator[byt
         name = f"event: {event['type']}\n" if dialect.named_events else ""
         data = json.dumps(event, ensure_ascii=False)
         yield f"{name}data: {data}\n\n".encode("utf-8", "surrogatepass")
-    if not dialect.named_events:
-        yield b"data: [DONE]\n\n"
+    if dialect.end:
+        yield dialect.end
 
 
 def _decoded(raw: bytes) -> Any:

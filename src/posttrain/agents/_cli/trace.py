@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterable
@@ -12,6 +13,10 @@ from typing import Any, TextIO
 _LONGEST = 2000
 """Characters of one entry in the log; the trace has everything."""
 _HIDDEN = "[hidden]"
+_TERMINAL = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)|[\x00-\x08\x0b-\x1f\x7f]"
+)
+"""What would move a cursor or change a colour where the log is read."""
 
 
 class Trace:
@@ -50,7 +55,7 @@ class Trace:
         self._unfinished = ""
 
     def _write(self, entry: str) -> None:
-        text = self._clean(entry.strip())
+        text = _TERMINAL.sub("", self._clean(entry.strip()))
         if len(text) > _LONGEST:
             text = (
                 f"{text[: _LONGEST // 2]}\n[… {len(text) - _LONGEST} characters …]\n{text[-_LONGEST // 2 :]}"

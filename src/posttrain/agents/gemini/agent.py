@@ -30,6 +30,9 @@ class Gemini:
             "security": {"auth": {"selectedType": "gemini-api-key"}},
             "tools": {"shell": {"inactivityTimeout": 0}},  # training may be silent for long
         }
+        if place.effort and not place.effort.isdigit():
+            print(f"EFFORT: {place.effort!r} is no number of tokens that Gemini may think", flush=True)
+            sys.exit(2)
         if place.effort and place.model:
             thinking = {"thinkingConfig": {"thinkingBudget": int(place.effort)}}
             settings["modelConfigs"] = {
