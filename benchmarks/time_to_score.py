@@ -1,6 +1,6 @@
 """Seconds from request to score: posttrain cold and warm beside OpenCompass and lm-eval. JSON on stdout.
 
-    python benchmarks/time_to_score.py --model FOLDER [--sweep] [--batch N] [--out FILE.json]
+    python benchmarks/time_to_score.py --model FOLDER [--batches 8,16,32,64] [--out FILE.json]
 
 The same GSM8K items, the same chat prompt, greedy decoding, the same limit and the same batch size for all,
 in two settings: 8 items of at most 32 new tokens, and 64 of at most 96. The peers are their own command
@@ -8,7 +8,8 @@ lines in the environments of `posttrain env install opencompass` and `lm_eval`. 
 inside them, around each call of the model's `generate`. Cold is `posttrain grade`, a new process. Warm is
 a checkpoint handed to a worker that has graded another one: copied into the lab, loaded, asked and scored.
 
-`--sweep` finds each peer's best batch size of 8, 16, 32 and 64 first; without it --batch is used.
+Each peer is tried with every batch size of --batches that is not more than the items, and counts with its
+best; we take the size of the faster peer.
 Exits 1 unless all bars hold: fixed cost warm at most 1 s, cold at most twice what importing torch and
 transformers and loading the model take here and now; 8 items: warm at most a third of the faster peer in
 all and a tenth beside generation; 64 items: at most 0.8 of it.
@@ -26,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -46,11 +47,11 @@ from posttrain.infra.files import write_jsonl
 from posttrain.infra.model_folder import read_facts
 from posttrain.infra.processes import Spawner
 from posttrain.infra.tool_envs.environments import require
+from posttrain.runs.isolation import best_isolation, worker_views
 from posttrain.runs.lab import Lab
 from posttrain.runs.plan import FROZEN_DATE
 
 SETTINGS = ((8, 32), (64, 96))
-SWEPT = (8, 16, 32, 64)
 WARM_REPEATS = 3
 TEMPLATE = "{question}\nThink step by step, then give the final answer on a line of its own after '####'."
 STOPWATCH = """
@@ -130,8 +131,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--sweep", action="store_true")
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batches", default="8,16,32,64")
     parser.add_argument("--only", choices=("posttrain", "peers"))
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -142,7 +142,7 @@ def main() -> int:
             setting = Setting(
                 items=gsm8k(lab, count),
                 max_new_tokens=limit,
-                batch=arguments.batch,
+                batch=count,
                 model=arguments.model.absolute(),
                 scratch=Path(place),
             )
@@ -156,22 +156,24 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def measured(setting: Setting, lab: Lab, arguments: argparse.Namespace) -> dict[str, object]:
+def measured(setting: Setting, lab: Lab, arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
     """All runners in one setting."""
-    told: dict[str, object] = {}
+    told: dict[str, dict[str, float]] = {}
     if arguments.only != "posttrain":
-        batches = (
-            [size for size in SWEPT if size <= len(setting.items)] if arguments.sweep else [setting.batch]
-        )
+        batches = [int(size) for size in arguments.batches.split(",") if int(size) <= len(setting.items)]
         for name, run in (("opencompass", opencompass), ("lm_eval", lm_eval)):
-            tried = {size: run(Setting(**{**vars(setting), "batch": size}), lab) for size in batches}
+            tried = {size: run(replace(setting, batch=size), lab) for size in batches}
             best = min(tried, key=lambda size: tried[size].total_s)
             told[name] = shown(tried[best]) | {"batch": best}
             if len(tried) > 1:
-                told[f"{name}_by_batch"] = {size: round(timed.total_s, 2) for size, timed in tried.items()}
+                told[f"{name}_by_batch"] = {
+                    str(size): round(timed.total_s, 2) for size, timed in tried.items()
+                }
+        faster = min((told["opencompass"], told["lm_eval"]), key=lambda each: each["total_s"])
+        setting = replace(setting, batch=int(faster["batch"]))
     if arguments.only != "peers":
         told["posttrain_cold"] = shown(cold(setting, lab))
-        told["posttrain_warm"] = shown(warm(setting))
+        told["posttrain_warm"] = shown(warm(setting, lab))
     return told
 
 
@@ -265,7 +267,7 @@ def cold(setting: Setting, lab: Lab) -> Timed:
     return Timed(total, float(json.loads(text)["generation_s"]))
 
 
-def warm(setting: Setting) -> Timed:
+def warm(setting: Setting, lab: Lab) -> Timed:
     """The median of some checkpoints after the first, each from its folder to its score."""
     spec, facts = task(setting), read_facts(setting.model)
     settings = prompt_settings(spec, has_chat_template=facts.has_chat_template, frozen_date=FROZEN_DATE)
@@ -286,7 +288,12 @@ def warm(setting: Setting) -> Timed:
     with (
         Spawner() as spawner,
         Assessor(
-            exam, paths=paths, timeout_s=600, kill_mode=spawner.kill_mode, shelf=paths.submissions
+            exam,
+            paths=paths,
+            timeout_s=600,
+            kill_mode=spawner.kill_mode,
+            views=worker_views("time-to-score", best_isolation(spawner), lab),
+            shelf=paths.submissions,
         ) as assessor,
     ):
         for number in range(1, WARM_REPEATS + 2):
