@@ -112,11 +112,13 @@ def _train(
     limit: int | None,
     curve: Callable[[StepReport], None],
 ) -> StepReport:
-    """At least one step; a bound in steps also sets the pace of the learning rate, so that it repeats."""
+    """At least one step. A bound in steps sets the pace of the learning rate, so that it repeats exactly;
+    time does where it will be over before.
+    """
     steps = 0
     while True:
         batch = next(stream)
-        report = trainer.step(batch, progress=progress.share() if limit is None else steps / limit)
+        report = trainer.step(batch, progress=max(progress.share(), steps / limit if limit else 0.0))
         steps += 1
         curve(report)
         progress.add(len(batch))
