@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from posttrain.core.paths import LabPaths, RunPaths
+from posttrain.runs.verification import verify_run
 from posttrain.testing.agents import write_toy_agent
 from posttrain.testing.tiny import tiny_model
 from run_bench import Bench, checkpoint
@@ -116,9 +117,9 @@ def test_the_record_has_the_check_and_verify_agrees(honest: tuple[Bench, RunPath
         "rules": {},
         "not_checkable": record(paths)["report"]["not_checkable"],
     }
-    done = bench.posttrain("verify", paths.run_id)
-    assert done.returncode == 0, done.stdout
-    assert any(line.startswith("ok     report") for line in done.stdout.splitlines())
+    checks = verify_run(paths, bench.lab)
+    assert [check.faults for check in checks if not check.ok] == []
+    assert "the check of 3 iterations" in [check.detail for check in checks]
 
 
 def test_facts_are_filled_in_and_failures_named_by_fact(honest: tuple[Bench, RunPaths]) -> None:
@@ -204,7 +205,7 @@ def lying(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     told = findings(bench, paths)
     kept = record(paths)["report"]
     assert (kept["by"], kept["findings"]) == ("agent", len(told))
-    assert bench.posttrain("verify", paths.run_id).returncode == 0, "a lie is kept as it was told"
+    assert all(check.ok for check in verify_run(paths, bench.lab)), "a lie is kept as it was told"
     return told
 
 
@@ -249,7 +250,7 @@ def test_a_run_without_summary_gets_one_from_facts(tmp_path: Path) -> None:
     assert (told["by"], told["iterations"], told["findings"]) == ("harness", 3, 0)
     lines = paths.summary("summary.md").read_text("utf-8").splitlines()
     assert lines[:3] == ["# 运行总结", "", "by: harness"]
-    assert bench.posttrain("verify", paths.run_id).returncode == 0
+    assert all(check.ok for check in verify_run(paths, bench.lab))
 
 
 def test_a_run_without_submissions_gets_one_as_well(tmp_path: Path) -> None:
@@ -257,4 +258,4 @@ def test_a_run_without_submissions_gets_one_as_well(tmp_path: Path) -> None:
     told = record(paths)["report"]
     assert (told["by"], told["iterations"], told["findings"]) == ("harness", 1, 0)
     assert "RuntimeError: the toy agent crashes" in paths.summary("summary.md").read_text("utf-8")
-    assert bench.posttrain("verify", paths.run_id).returncode == 0
+    assert all(check.ok for check in verify_run(paths, bench.lab))
