@@ -160,7 +160,8 @@ def measured(setting: Setting, lab: Lab, arguments: argparse.Namespace) -> dict[
     """All runners in one setting."""
     told: dict[str, dict[str, float]] = {}
     if arguments.only != "posttrain":
-        batches = [int(size) for size in arguments.batches.split(",") if int(size) <= len(setting.items)]
+        sizes = [int(size) for size in arguments.batches.split(",")]
+        batches = [size for size in sizes if size <= len(setting.items)] or [len(setting.items)]
         for name, run in (("opencompass", opencompass), ("lm_eval", lm_eval)):
             tried = {size: run(replace(setting, batch=size), lab) for size in batches}
             best = min(tried, key=lambda size: tried[size].total_s)

@@ -67,8 +67,6 @@ FAULTS: dict[Fault, str] = {
     "lost_item": "39 predictions for 40 items",
     "own_text": "no answer of the engine",
     "crash": "OpenCompass ended with 1: Traceback: no such thing",
-    "other_metric": "no 'accuracy' in its result",
-    "nan": "nan",
 }
 
 

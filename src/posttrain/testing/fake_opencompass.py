@@ -16,9 +16,7 @@ from posttrain.infra.files import write_json
 from posttrain.infra.tool_envs.environments import EnvManifest
 from posttrain.infra.tool_envs.recipes import recipe
 
-Fault = Literal[
-    "none", "dash", "lost_item", "own_text", "crash", "one_by_one", "other_metric", "nan", "hang", "unjudged"
-]
+Fault = Literal["none", "dash", "lost_item", "own_text", "crash", "one_by_one", "hang", "unjudged"]
 
 _CONFIG = """
 gsm8k_datasets = [dict(abbr='gsm8k', path='./data/gsm8k/', metric='accuracy')]
@@ -94,8 +92,7 @@ def main():
     if FAULT == "lost_item":
         predictions.popitem()
     write(out / "predictions" / model["abbr"] / f"{dataset['abbr']}.json", predictions)
-    metric = "score" if FAULT == "other_metric" else dataset["metric"]
-    value = float("nan") if FAULT == "nan" else 100 * sum(right) / len(right)
+    metric, value = dataset["metric"], 100 * sum(right) / len(right)
     result = {metric: value}
     if FAULT != "unjudged":
         result["details"] = [{"pred": [number(text)], "answer": [truth], "correct": [one]}
