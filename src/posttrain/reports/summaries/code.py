@@ -20,6 +20,8 @@ MOST_READ = 2 << 20
 """Characters of scripts whose syntax is read; what comes after is not checkable."""
 IDLE = (TrainType.COPY_MODEL, TrainType.PLACEHOLDER, TrainType.UNKNOWN)
 _ELIDED = re.compile(r"^(?:#\s*)?(?:\.{3}|…)|^#\s*(?:省略|omitted)", re.IGNORECASE)
+_NUMBERED = re.compile(r"^L?\d{1,6}\s*[:|]?\s")
+"""Numbers of lines, as `cat -n` writes them."""
 _RANGE = re.compile(r"\bL?(\d{1,6})\s*[-–~]\s*L?(\d{1,6})\b")
 _INLINE = re.compile(r"`+([^`\n]+)`+")
 
@@ -229,6 +231,8 @@ class Code:
                 unknown = True
             if self._overridden(value, deciding):
                 return ""
+            if not _comparable(value, deciding):
+                unknown = True
             others += [_shown(found) for setting in deciding for found in setting.values.found]
         if unknown or not others:
             return None
@@ -321,7 +325,10 @@ class Code:
         for block in blocks:
             for offset, line in enumerate(block.lines, start=1 if bullet.blocks else 0):
                 plain = " ".join(line.split())
-                if not plain or plain in known or _ELIDED.match(plain) or "".join(plain.split()) in packed:
+                bare = _NUMBERED.sub("", plain)
+                if not plain or plain in known or bare in known or _ELIDED.match(plain):
+                    continue
+                if "".join(plain.split()) in packed:
                     continue
                 names = ", ".join(dict.fromkeys(script.name for script in scripts))
                 self._add(
@@ -376,6 +383,16 @@ def same(claimed: str, found: object) -> bool:
     if left is not None and right is not None:
         return abs(left.value - right.value) <= 1e-9 * max(abs(left.value), abs(right.value))
     return _bare(claimed).lower() == _bare(str(found)).lower()
+
+
+def _comparable(claimed: str, settings: Sequence[Setting]) -> bool:
+    """Whether a claim is as plain as what it is compared with: `2x4` is not just another number than 2."""
+    numbers = any(_is_number(found) for setting in settings for found in setting.values.found)
+    return not numbers or told.number(_bare(claimed)) is not None
+
+
+def _is_number(found: object) -> bool:
+    return told.number(_bare(str(found))) is not None and not isinstance(found, bool)
 
 
 def _bare(text: str) -> str:

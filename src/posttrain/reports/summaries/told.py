@@ -21,6 +21,8 @@ _SAME = re.compile(
     re.IGNORECASE,
 )
 _SAME_AFTER = re.compile(r"iteration\s*(\d{1,6})\s*(?:相同|一致)", re.IGNORECASE)
+_REMARK = re.compile(r"\s*\([^()]*\)$|(?<=\d)\s+\D*$")
+"""What may follow a value: `1e-5 (cosine)`, `20 steps`."""
 _COMPACT = re.compile(r"^([A-Za-z_]+?)\s*([-+]?[\d.].*)$")
 
 
@@ -132,8 +134,9 @@ def config(section: Section) -> dict[str, str]:
         if not sign:
             compact = _COMPACT.match(part.strip())
             name, value = (compact[1], compact[2]) if compact else ("", "")
-        if name.strip() and value.strip() and re.fullmatch(r"[\w.\-/ ]+", name.strip()):
-            found[short(name)] = value.strip()
+        name, value = name.strip().lstrip("-*•+ "), _REMARK.sub("", value.strip())
+        if name and value and re.fullmatch(r"[\w.\-/ ]+", name):
+            found[short(name)] = value
     return found
 
 
