@@ -11,6 +11,7 @@ up to the end of an answer.
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import json
 import os
@@ -68,26 +69,28 @@ sys.stdin.read()
 
 def main() -> None:
     options = _options()
-    result: dict[str, Any] = {"machine": _machine(), "model": str(options.model)}
-    bench = Bench(options, result)
-    for name in options.parts:
-        begun = time.monotonic()
-        getattr(bench, name)()
-        print(f"[{name}: {time.monotonic() - begun:.1f} s]", flush=True)
-        if options.out:
-            options.out.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
-    print(json.dumps(result, indent=1))
+    results: dict[str, Any] = {"machine": _machine()}
+    for model in options.model:
+        results[str(model)] = {}
+        bench = Bench(options, model, results[str(model)])
+        for name in options.parts:
+            begun = time.monotonic()
+            getattr(bench, name)()
+            print(f"[{model.name} {name}: {time.monotonic() - begun:.1f} s]", flush=True)
+            print(json.dumps({name: results[str(model)].get(name)}), flush=True)
+            if options.out:
+                options.out.write_text(json.dumps(results, indent=2) + "\n", "utf-8")
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", type=Path, required=True, help="folder of the model")
+    parser.add_argument("--model", type=Path, required=True, nargs="+", help="folders of models")
     parser.add_argument("--questions", type=Path, required=True, help="GSM8K rows, JSON lines")
     parser.add_argument("--tokens", type=int, default=256, help="most tokens of an answer")
-    parser.add_argument("--rows", type=int, default=512)
+    parser.add_argument("--rows", type=int, default=1536)
     parser.add_argument("--share", type=float, default=0.25)
     parser.add_argument("--plain", type=int, nargs="*", default=[128, 256, 512, 660])
-    parser.add_argument("--sweep", type=int, nargs="*", default=[256, 1024, 1536])
+    parser.add_argument("--sweep", type=int, nargs="*", default=[256, 512, 1024])
     parser.add_argument("--out", type=Path)
     parts = [
         "memory",
@@ -108,8 +111,8 @@ def _options() -> argparse.Namespace:
 class Bench:
     """One measurement a method; each leaves its numbers in `result`."""
 
-    def __init__(self, options: argparse.Namespace, result: dict[str, Any]) -> None:
-        self.options, self.result = options, result
+    def __init__(self, options: argparse.Namespace, model: Path, result: dict[str, Any]) -> None:
+        self.options, self.model, self.result = options, model, result
         lines = options.questions.read_text("utf-8").splitlines()
         self.rows = [json.loads(line) for line in lines]
         self.prompts = [
@@ -141,7 +144,7 @@ class Bench:
                     process.stdin.flush()
                 except BrokenPipeError:
                     break
-        self.result["context"] = {"used_mb": used, "said": said}
+        self.result["memory"] = {"used_mb": used, "said": said}
 
     # --- the same texts
 
@@ -150,7 +153,7 @@ class Bench:
         few, tokens = self.prompts[:64], 128
         plan = self.plan.model_copy(update={"dtype": "float32"})
         engine = TransformersEngine()
-        engine.open(str(self.options.model), plan)
+        engine.open(str(self.model), plan)
         mine = engine.generate(
             few, prompt=SETTINGS, generation=GenerationSettings(max_new_tokens=tokens), progress=_ignore
         )
@@ -160,9 +163,9 @@ class Bench:
         for number, (one, other) in enumerate(zip(mine, theirs, strict=True)):
             if one.text != other:
                 near.append(_gap(model, tokenizer, self._chats(few)[number], one.text, other))
-        self.result["fp32"] = {"equal": len(few) - len(near), "of": len(few), "differing": near}
+        self.result["texts"] = {"equal": len(few) - len(near), "of": len(few), "differing": near}
         self.result["warnings"] = list(engine.warnings)
-        engine.sleep()
+        _drop(engine)
         del model
         torch.cuda.empty_cache()
 
@@ -170,28 +173,25 @@ class Bench:
 
     def starts(self) -> None:
         """All items: a new process with empty caches, one with filled caches, and that one again."""
-        self._checkpoints(3)
+        self._checkpoints(2)
         with tempfile.TemporaryDirectory() as caches:
             environment = {"TRITON_CACHE_DIR": f"{caches}/triton", "CUDA_CACHE_PATH": f"{caches}/cuda"}
             cold = self._graded([self.folders[0]], environment)
             filled = self._graded([*self.folders, *self.folders], environment)
-        fresh = self._graded([self.folders[2]], {})
-        self.result["ours"] = {
+        texts = [row.pop("texts") for row in (*cold, *filled)]
+        self.result["starts"] = {
             "cold": cold[0],
             "filled": filled[0],
             "warm": filled[1:],
-            "warm_equals_fresh": filled[2]["texts"] == filled[5]["texts"] == fresh[0]["texts"],
-            "checkpoints_differ": filled[0]["texts"] != filled[1]["texts"],
-            "same_again": filled[0]["texts"] == filled[3]["texts"],
+            "warm_equals_fresh": texts[0] == texts[1] == texts[3] and texts[2] == texts[4],
+            "checkpoints_differ": texts[1] != texts[2],
         }
-        for row in (*cold, *filled, *fresh):
-            row.pop("texts")
 
     def _checkpoints(self, count: int) -> None:
         """Copies of the base with a little noise, as a training would leave them."""
         self.folders = [self.scratch / "submissions" / str(number) for number in range(1, count + 1)]
         weights = {}
-        for path in sorted(self.options.model.glob("*.safetensors")):
+        for path in sorted(self.model.glob("*.safetensors")):
             weights |= load_file(path)
         for number, folder in enumerate(self.folders):
             folder.mkdir(parents=True, exist_ok=True)
@@ -201,7 +201,7 @@ class Bench:
                 for name, tensor in weights.items()
             }
             save_file(noisy, folder / "model.safetensors", metadata={"format": "pt"})
-            (folder / "config.json").write_bytes((self.options.model / "config.json").read_bytes())
+            (folder / "config.json").write_bytes((self.model / "config.json").read_bytes())
 
     def _graded(self, folders: Sequence[Path], environment: dict[str, str]) -> list[dict[str, Any]]:
         """One worker process; what each folder took, the first with the start."""
@@ -215,7 +215,7 @@ class Bench:
                 spawner, log=log, gpu="0", environment={**path, **_paths(), **environment}
             ) as worker,
         ):
-            worker.open(self.options.model, self.plan)
+            worker.open(self.model, self.plan)
             opened = time.monotonic() - begun
             for folder in folders:
                 started = time.monotonic()
@@ -288,7 +288,7 @@ class Bench:
         task = TaskSpec(id="gsm8k", folder=self.scratch, title="GSM8K", evaluator="numeric")
         return Exam(
             split="test", task=task, items=items, prompts=tuple(self.prompts), prompt=SETTINGS,
-            generation=self.generation, base=self.options.model, numeric=self.plan,
+            generation=self.generation, base=self.model, numeric=self.plan,
         )  # fmt: skip
 
     def busy(self) -> None:
@@ -328,7 +328,7 @@ class Bench:
         model, tokenizer = self._plain_model("bfloat16")
         chats = sorted(self._chats(self.prompts[:PLAIN_ITEMS]), key=len)
         _plain_tokens(model, tokenizer, chats[:16], tokens=8, rows=16)
-        rates = {}
+        rates = self.result.setdefault("plain", {})
         for rows in self.options.plain:
             torch.cuda.synchronize()
             begun = time.monotonic()
@@ -337,7 +337,6 @@ class Bench:
             seconds = time.monotonic() - begun
             rates[rows] = round(sum(len(row) for row in answers) / seconds)
             print(f"plain {rows}: {rates[rows]} tokens/s, {seconds:.1f} s", flush=True)
-        self.result["plain_tokens_per_s"] = rates
         del model
         torch.cuda.empty_cache()
 
@@ -346,7 +345,7 @@ class Bench:
         found = {}
         for rows in self.options.sweep:
             engine = TransformersEngine()
-            engine.open(str(self.options.model), self.plan.model_copy(update={"rows": rows}))
+            engine.open(str(self.model), self.plan.model_copy(update={"rows": rows}))
             times = []
             for _ in range(2):
                 begun = time.monotonic()
@@ -356,8 +355,8 @@ class Bench:
                 times.append(time.monotonic() - begun)
             tokens = sum(output.tokens for output in outputs)
             found[rows] = {"first_s": round(times[0], 2), "tokens_per_s": round(tokens / times[1])}
-            engine.sleep()
-        self.result["rows"] = found
+            _drop(engine)
+        self.result["sweep"] = found
 
     # --- where the time goes
 
@@ -366,7 +365,7 @@ class Bench:
         from posttrain.engines.batching import Asked
 
         engine = TransformersEngine()
-        engine.open(str(self.options.model), self.plan)
+        engine.open(str(self.model), self.plan)
         begun = time.monotonic()
         rendered = engine.render(self.prompts, SETTINGS)
         render_s = time.monotonic() - begun
@@ -467,18 +466,18 @@ class Bench:
             subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout
             for _ in range(2)
         ]
-        self.result["import torch, context, transformers, engine, triton"] = said
+        self.result["opening"] = said
 
     # --- helpers
 
     def _heads(self) -> tuple[int, int, int]:
-        config = json.loads((self.options.model / "config.json").read_text("utf-8"))
+        config = json.loads((self.model / "config.json").read_text("utf-8"))
         heads = config["num_attention_heads"]
         dim = config.get("head_dim") or config["hidden_size"] // heads
         return heads, config["num_key_value_heads"], dim
 
     def _chats(self, prompts: Sequence[Prompt]) -> list[str]:
-        tokenizer = AutoTokenizer.from_pretrained(self.options.model)
+        tokenizer = AutoTokenizer.from_pretrained(self.model)
         return [
             tokenizer.apply_chat_template(
                 [turn.model_dump() for turn in prompt.turns], tokenize=False, add_generation_prompt=True
@@ -487,7 +486,7 @@ class Bench:
         ]
 
     def _plain_model(self, dtype: str) -> tuple[Any, Any]:
-        folder = self.options.model
+        folder = self.model
         tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
         tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).to("cuda").eval()
@@ -582,6 +581,13 @@ def _machine() -> dict[str, Any]:
         "transformers": transformers.__version__,
         "processors": len(os.sched_getaffinity(0)),
     }
+
+
+def _drop(engine: TransformersEngine) -> None:
+    """Free its memory; `sleep` would take the whole process off the device."""
+    engine._model = engine._target = engine._decoder = engine._static = None
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def _ignore(done: int, total: int) -> None:  # noqa: ARG001

@@ -49,10 +49,11 @@ def static_outputs(
 
 
 def static_engine(engine: Any, *, rows: int = 12, memory_bytes: int = PLENTY) -> Any:
+    from posttrain.engines.device import Room
     from posttrain.engines.static_batching import StaticEngine
     from posttrain.engines.static_ops import PlainOps
 
-    return StaticEngine(engine._decoder, PlainOps(), rows=rows, memory_bytes=memory_bytes)
+    return StaticEngine(engine._decoder, PlainOps(), rows=rows, room=Room(rows=memory_bytes, working=PLENTY))
 
 
 @pytest.mark.parametrize("tied", [True, False])

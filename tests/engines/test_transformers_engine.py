@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,44 @@ def test_loading_in_place_gives_the_numbers_of_a_fresh_start(tiny: Path, tmp_pat
     warm.load(str(tuned))
     prompts = ask(QUESTIONS)
     assert outputs_of(warm, prompts) == outputs_of(engine_on(tuned, dtype="bfloat16"), prompts)
+
+
+def test_twenty_checkpoints_in_any_order_get_what_each_gets_alone(tiny: Path, tmp_path: Path) -> None:
+    prompts = ask(QUESTIONS[:4])
+    folders = [
+        fine_tuned(tiny, tmp_path / str(number), seed=number, scale=0.3, dtype="BF16") for number in range(20)
+    ]
+    warm = engine_on(tiny, dtype="bfloat16")
+    for number in random.Random(3).sample(range(20), 20):
+        warm.load(str(folders[number]))
+        fresh = engine_on(tiny, dtype="bfloat16")
+        fresh.load(str(folders[number]))
+        settings = {"max_new_tokens": 8}
+        assert outputs_of(warm, prompts, **settings) == outputs_of(fresh, prompts, **settings)
+
+
+def test_a_buffer_or_a_matrix_that_is_not_the_base_s_any_more_is_noticed(tiny: Path) -> None:
+    engine = engine_on(tiny)
+    engine._model.model.rotary_emb.inv_freq.mul_(1.5)
+    with pytest.raises(InfrastructureError, match="buffer"):
+        engine.load(None)
+    engine = engine_on(tiny)
+    projection = engine._model.model.layers[0].self_attn.q_proj
+    projection.weight.data = projection.weight.data.clone()
+    with pytest.raises(InfrastructureError, match="no longer what is computed with"):
+        engine.load(None)
+
+
+def test_an_engine_that_slept_answers_as_before(tiny: Path, tmp_path: Path) -> None:
+    tuned = str(fine_tuned(tiny, tmp_path / "tuned", scale=0.3, dtype="F32"))
+    engine, prompts = engine_on(tiny), ask(QUESTIONS[:3])
+    engine.load(tuned)
+    before = outputs_of(engine, prompts)
+    engine.sleep()
+    with pytest.raises(InfrastructureError, match="no checkpoint is loaded"):
+        outputs_of(engine, prompts)
+    engine.load(tuned)
+    assert outputs_of(engine, prompts) == before
 
 
 def test_a_checkpoint_that_failed_half_way_is_never_asked(tiny: Path, tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -20,7 +22,7 @@ from posttrain.core.scores import Item
 from posttrain.core.specs import TaskSpec
 from posttrain.engines.scripted import Script, write_scripted
 from posttrain.grading import warm
-from posttrain.grading.workers import Assessor, Exam
+from posttrain.grading.workers import Assessor, Exam, read_items
 from posttrain.infra.processes import Spawner
 from posttrain.testing.tiny import fine_tuned, tiny_model
 
@@ -257,8 +259,6 @@ def test_a_worker_that_idles_gives_its_memory_back_and_wakes_with_the_same_answe
     make: Callable[..., Assessor], exam: Exam, base: Path, shelf: Path
 ) -> None:
     pytest.importorskip("torch")
-    from dataclasses import replace
-
     real = replace(
         exam,
         numeric=NumericPlan(engine="transformers", dtype="float32"),
@@ -272,3 +272,32 @@ def test_a_worker_that_idles_gives_its_memory_back_and_wakes_with_the_same_answe
     again = assessor.assess(folder, label="2")
     assert again.evaluation == first.evaluation
     assert workers() == [worker]
+
+
+@pytest.mark.slow
+def test_twenty_checkpoints_in_any_order_get_from_one_worker_what_each_gets_from_a_new_one(
+    make: Callable[..., Assessor], exam: Exam, base: Path, shelf: Path, tmp_path: Path, told: list[str]
+) -> None:
+    pytest.importorskip("torch")
+    real = replace(
+        exam,
+        numeric=NumericPlan(engine="transformers", rows=3),
+        generation=exam.generation.model_copy(update={"max_new_tokens": 12}),
+    )
+    for number in range(20):
+        fine_tuned(base, shelf / str(number), seed=number, scale=0.3, dtype="BF16")
+    paths = RunPaths(tmp_path / "run")
+
+    def texts(assessor: Assessor, number: int, label: str) -> list[str]:
+        assessor.assess(shelf / str(number), label=label)
+        return [output.text for record in read_items(paths.grading_of(label)) for output in record.outputs]
+
+    order = list(range(20))
+    random.Random(7).shuffle(order)
+    kept = make(exam=real)
+    warm_texts = {number: texts(kept, number, f"warm-{number}") for number in order}
+    assert len(workers()) == 1
+    fresh = {number: texts(make(exam=real, shelf=None), number, f"fresh-{number}") for number in range(20)}
+    assert warm_texts == fresh
+    assert len({str(each) for each in fresh.values()}) == 20
+    assert told == []

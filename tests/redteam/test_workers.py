@@ -149,6 +149,13 @@ def test_the_baselines_worker_sees_no_submission(spawner: Spawner, place: Place,
     assert granted(program(spawner, place, views.engine(place.base))) == {"base"}
 
 
+def test_a_worker_that_stays_sees_the_runs_copies_and_nothing_else_of_it(
+    spawner: Spawner, place: Place, views: WorkerViews
+) -> None:
+    found = program(spawner, place, views.engine(place.base, place.submission.parent))
+    assert granted(found) == {"base", "submission", "other submission"}
+
+
 def test_a_scorer_sees_its_task_alone(spawner: Spawner, place: Place, views: WorkerViews) -> None:
     assert granted(program(spawner, place, views.scorer(place.job("own")))) == {"task"}
 

@@ -126,6 +126,17 @@ class Decoder:
         """[tokens, vocabulary]."""
         return self._model.lm_head(hidden)
 
+    @property
+    def bytes_of_logits(self) -> int:
+        """Of one row, with what choosing from them takes."""
+        return 2 * self._vocabulary * self.dtype.itemsize
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of what one layer holds of a token at the time it holds most."""
+        widths = (self.layers[0].gate_up.shape[0], self.layers[0].qkv.shape[0], self.layers[0].qkv.shape[1])
+        return 2 * sum(widths) * self.dtype.itemsize
+
     def packed(self) -> bool:
         """Whether the modules' parameters are still the matrices that are computed with."""
         return all(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from dataclasses import dataclass
 
 import torch
 
@@ -48,11 +49,22 @@ def wait_for_memory(numeric: NumericPlan, *, patience_s: float = _PATIENCE_S) ->
         time.sleep(_EVERY_S)
 
 
-def memory_for_rows(numeric: NumericPlan) -> int:
-    """Bytes that keys and values may take: of the plan's share of the total what weights leave of it."""
+@dataclass(frozen=True)
+class Room:
+    """Bytes of the device that an engine may take beside its weights."""
+
+    rows: int
+    """For keys and values."""
+    working: int
+    """For logits and activations."""
+
+
+def room(numeric: NumericPlan) -> Room:
+    """From the plan's share of the total, never from what happens to be free."""
     _, total = torch.cuda.mem_get_info()
     share = int(numeric.memory_share * total)
-    return max(0, int((1 - _WORKING_SHARE) * share) - int(torch.cuda.memory_allocated()))
+    working = int(_WORKING_SHARE * share)
+    return Room(rows=max(0, share - working - int(torch.cuda.memory_allocated())), working=working)
 
 
 class DeviceContext:

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-_KEYS, _WARPS, _STAGES = 64, 4, 3
+_KEYS, _WARPS, _STAGES = 32, 1, 2
 """Keys that one step of the attention loop looks at, threads of 32 that do, steps that are read ahead."""
 _SMALLEST = 16
 """What a matrix product of Triton takes at least, in each direction."""

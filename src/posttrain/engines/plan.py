@@ -33,7 +33,8 @@ _MOST_LANES = 4
 """Each lane reads all the weights at each step; more lanes than this fight for the memory bus."""
 _MOST_THREADS = 16
 _CPU_ROWS = 32
-_GPU_ROWS = 128
+_GPU_ROWS = 1536
+"""At most: what keys and values of so many rows take is weighed against the memory share by the engine."""
 _VLLM_ROWS = 256
 _TOKENS_A_ROW = 1024
 

@@ -15,6 +15,7 @@ from posttrain.core.errors import DeviceBusy
 from posttrain.core.scores import Output
 from posttrain.engines.batching import Answered, Asked, Stops
 from posttrain.engines.decoder import Decoder
+from posttrain.engines.device import Room
 from posttrain.engines.sampling import Sampler, most_likely
 from posttrain.engines.static_decoder import Arena, StaticDecoder, arena_bytes
 from posttrain.engines.static_ops import Ops
@@ -22,7 +23,8 @@ from posttrain.engines.static_ops import Ops
 STEPS = 16
 """Steps between two looks. A row that ends writes half of them in vain, on average."""
 PREFILL_TOKENS = 1 << 14
-"""Prompts of a prefill, with their padding."""
+"""Of the prompts of a prefill, with their padding, at most."""
+_FEWEST_PREFILL_TOKENS = 256
 _SIZES = tuple(sorted({base << power for base in (8, 12) for power in range(9)}))
 """Numbers of rows for which there is a graph: 8, 12, 16, 24, … 2048, 3072."""
 
@@ -40,9 +42,11 @@ class _Row:
 class StaticEngine:
     """Answers requests by one arena and its graphs, both kept while requests need the same."""
 
-    def __init__(self, decoder: Decoder, ops: Ops, *, rows: int, memory_bytes: int) -> None:
-        """`memory_bytes` is what keys and values may take; fewer than `rows` rows are used if it is short."""
-        self._decoder, self._ops, self._rows, self._memory = decoder, ops, rows, memory_bytes
+    def __init__(self, decoder: Decoder, ops: Ops, *, rows: int, room: Room) -> None:
+        """Fewer than `rows` rows are used, and shorter prefills, if `room` is short."""
+        self._decoder, self._ops, self._rows, self._room = decoder, ops, rows, room
+        fitting = room.working // 2 // decoder.bytes_per_token
+        self._prefill = max(_FEWEST_PREFILL_TOKENS, min(PREFILL_TOKENS, fitting))
         self._kept: tuple[object, StaticDecoder] | None = None
 
     def answer(
@@ -58,9 +62,15 @@ class StaticEngine:
             return
         with torch.inference_mode():
             static = self._prepared(requests, sampler)
-            for answered in Batch(
-                static, requests, sampler=sampler, stops=stops, decoder=self._decoder
-            ).run():
+            batch = Batch(
+                static,
+                requests,
+                sampler=sampler,
+                stops=stops,
+                decoder=self._decoder,
+                prefill_tokens=self._prefill,
+            )
+            for answered in batch.run():
                 report(answered)
 
     def _prepared(self, requests: Sequence[Asked], sampler: Sampler) -> StaticDecoder:
@@ -79,16 +89,18 @@ class StaticEngine:
     def _fitting(self, wanted: int, capacity: int) -> int:
         """The smallest size with `wanted` rows, or the largest that the memory takes."""
         wanted = min((size for size in _SIZES if size >= wanted), default=_SIZES[-1])
+        most = self._room.working // 2 // self._decoder.bytes_of_logits
         fitting = [
             size
             for size in _SIZES
-            if size <= wanted and arena_bytes(self._decoder, rows=size, capacity=capacity) <= self._memory
+            if size <= min(wanted, max(most, _SIZES[0]))
+            and arena_bytes(self._decoder, rows=size, capacity=capacity) <= self._room.rows
         ]
         if not fitting:
             needed = arena_bytes(self._decoder, rows=_SIZES[0], capacity=capacity)
             raise DeviceBusy(
                 f"{_SIZES[0]} rows of {capacity} tokens take {needed / 1e9:.1f} GB, "
-                f"grading's share leaves {self._memory / 1e9:.1f} GB for them"
+                f"grading's share leaves {self._room.rows / 1e9:.1f} GB for them"
             )
         return fitting[-1]
 
@@ -104,7 +116,9 @@ class Batch:
         sampler: Sampler,
         stops: Stops,
         decoder: Decoder,
+        prefill_tokens: int,
     ) -> None:
+        self._prefill_tokens = prefill_tokens
         self._static, self._sampler, self._stops = static, sampler, stops
         self._waiting = list(reversed(requests))
         self._rows: dict[int, _Row] = {}
@@ -143,7 +157,7 @@ class Batch:
         width = 0
         while self._waiting and len(group) < free:
             width = max(width, len(self._waiting[-1].tokens))
-            if group and width * (len(group) + 1) > PREFILL_TOKENS:
+            if group and width * (len(group) + 1) > self._prefill_tokens:
                 break
             group.append(self._waiting.pop())
         return group

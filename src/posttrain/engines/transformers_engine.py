@@ -28,7 +28,7 @@ from posttrain.core.scores import Output
 from posttrain.core.specs import GenerationSettings
 from posttrain.engines.batching import Answered, Asked, Stops, answer_rows
 from posttrain.engines.decoder import Decoder, supports
-from posttrain.engines.device import DeviceContext, claim_memory, memory_for_rows
+from posttrain.engines.device import DeviceContext, claim_memory, room
 from posttrain.engines.fitting import complete, fit_requests, place_answers
 from posttrain.engines.lanes import Report, run_lanes
 from posttrain.engines.padded import answer_padded
@@ -93,8 +93,7 @@ class TransformersEngine:
             return None
         with _memory():
             ops, self._plain = best_ops(self._decoder.device)
-        room = memory_for_rows(self._numeric)
-        return StaticEngine(self._decoder, ops, rows=self._numeric.rows, memory_bytes=room)
+        return StaticEngine(self._decoder, ops, rows=self._numeric.rows, room=room(self._numeric))
 
     def sleep(self) -> None:
         self._model = self._target = self._decoder = self._static = None

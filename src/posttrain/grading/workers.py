@@ -209,6 +209,7 @@ class Assessor:
             engine, log = WarmEngine(seat, keep=False), own
         else:
             self._shelf.mkdir(parents=True, exist_ok=True)
+            self._shelf.chmod(0o755)  # whatever the umask: the worker runs as another user
             seat = self._seat(self._views.engine(self._exam.base, self._shelf), shared)
             engine = self._engine or WarmEngine(seat, keep=True, idle_s=self._idle_s, tell=self._tell)
             log = shared
