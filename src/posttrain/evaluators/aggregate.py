@@ -55,7 +55,7 @@ def evaluation(
     score = score_of(results, metric=metric, macro=macro)
     cut_share = sum(output.cut for output in outputs) / len(outputs)
     rules = Counter(judgement.rule or NO_RULE for judgement in judgements)
-    told = (*score.warnings, *_warnings(cut_share, rules), *warnings)
+    told = (*score.warnings, *warnings_about(cut_share, rules), *warnings)
     full = score.model_copy(
         update={
             "constant_guess": guess,
@@ -148,7 +148,8 @@ def _secondary(results: Sequence[ItemResult]) -> dict[str, float]:
     return {name: _points(sum(values) / len(values)) for name, values in sorted(columns.items())}
 
 
-def _warnings(cut_share: float, rules: Mapping[str, int]) -> list[str]:
+def warnings_about(cut_share: float, rules: Mapping[str, int]) -> list[str]:
+    """What a reader of a score should know of the answers behind it."""
     told: list[str] = []
     if cut_share > _MANY_CUT:
         told.append(f"{cut_share:.0%} of the answers were cut by the length limit")

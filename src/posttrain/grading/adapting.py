@@ -21,7 +21,7 @@ from posttrain.core.engine import Generated, Progress, Prompt, PromptSettings
 from posttrain.core.errors import InfrastructureError, PluginError
 from posttrain.core.scores import Evaluation, Item, ItemResult, Output
 from posttrain.core.specs import GenerationSettings, TaskSpec
-from posttrain.evaluators.aggregate import score_of
+from posttrain.evaluators.aggregate import score_of, warnings_about
 from posttrain.evaluators.opencompass import inputs, results
 from posttrain.evaluators.opencompass.settings import (
     OpenCompassSettings,
@@ -175,11 +175,12 @@ class Adapter:
         score = score_of(ordered, metric=self.task.metric, macro=self.task.macro)
         texts = tuple(outputs[item.id] for item in self.items)
         told = () if all(result.by_item for result in read) else (_NO_ITEMS,)
+        cut, rules = sum(output.cut for output in texts) / len(texts), {results.RULE: len(texts)}
         full = score.model_copy(
             update={
-                "cut_share": sum(output.cut for output in texts) / len(texts),
-                "rules": {results.RULE: len(texts)},
-                "warnings": (*score.warnings, *told),
+                "cut_share": cut,
+                "rules": rules,
+                "warnings": (*score.warnings, *warnings_about(cut, rules), *told),
             }
         )
         return Evaluation(score=full, items=ordered), texts
