@@ -111,6 +111,7 @@ def test_the_interval_of_a_difference_is_wider_than_either() -> None:
         ([node(1)], 49, POLICY, None),
         ([node(1), node(2)], 3600, Policy(most_iterations=2), "limit of 2"),
         ([node(i, fault="answer") for i in range(1, 13)], 3600, POLICY, "12 iterations in a row"),
+        ([node(1), node(2, fault="cap")], 3600, POLICY, "no more submissions"),
         ([node(1), *(node(i, fault="server") for i in range(2, 13))], 3600, POLICY, None),
     ],
 )

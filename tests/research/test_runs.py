@@ -10,7 +10,7 @@ from posttrain.core.runs import RunRecord
 from posttrain.research.__main__ import main
 from posttrain.research.places import Places
 from research.conftest import Played
-from research.kit import FIVE, journal, play
+from research.kit import FIVE, Turn, journal, play, program
 from run_bench import Bench
 
 
@@ -108,3 +108,11 @@ def test_without_a_driver_model_nothing_begins(bench: Bench) -> None:
     assert ended.returncode == 2
     assert "CHAT_MODEL is not set" in ended.stderr
     assert bench.runs == []
+
+
+def test_it_ends_when_no_more_may_be_handed_in(bench: Bench, played: Played) -> None:
+    played(play([Turn(f"idea {n}", program(0.6 + n / 100)) for n in range(1, 5)]))
+    bench.run("rdagent", "--max-submissions", "1")
+    nodes = journal(bench.only)
+    assert [node.failure and node.failure.fault for node in nodes] == [None, "cap"]
+    assert "no more submissions are accepted" in bench.only.agent_log.read_text("utf-8")

@@ -14,15 +14,16 @@ Fault = Literal[
     "answer",
     "server",
     "time",
-    "build",
     "crash",
     "timeout",
     "diverged",
     "no_checkpoint",
     "refused",
     "ungraded",
+    "cap",
 ]
-"""Why an iteration got no score. answer, server, time: the driver model's; refused: the grader's word."""
+"""Why an iteration got no score. answer, server, time: the driver model's; refused: the grader's word; cap:
+nothing more may be handed in."""
 WRITTEN: tuple[Fault, ...] = ("crash", "timeout", "diverged", "no_checkpoint", "refused")
 """Faults of code that exists, which another iteration may mend."""
 

@@ -149,6 +149,8 @@ def why_stop(nodes: Sequence[Node], *, remaining_s: float, policy: Policy) -> st
     """Why there is no further iteration, or None if there is one."""
     if policy.most_iterations is not None and len(nodes) >= policy.most_iterations:
         return f"the limit of {policy.most_iterations} iterations is reached"
+    if nodes and nodes[-1].failure is not None and nodes[-1].failure.fault == "cap":
+        return "no more submissions are accepted"
     silent = 0
     for node in reversed(nodes):
         if node.files or node.failure is None:

@@ -93,7 +93,9 @@ class Desk:
                 self.log(f"handed in {path} as submission {number}")
                 return number
             text = f"{reply.content.get('error')} {reply.content.get('hint') or ''}".strip()
-            passing = reply.status in (0, 429, 503, 507) and "cap" not in str(reply.content.get("error"))
+            if reply.status == 429 and "No more are accepted" in text:
+                return Failure(fault="cap", text=text[:1000])
+            passing = reply.status in (0, 429, 503, 507)
             if not passing or self.remaining() < 2 * _POLL_S:
                 return Failure(fault="refused", text=f"HTTP {reply.status}: {text}"[:1000])
             known = self._accepted(path) if reply.status == 0 else None

@@ -23,6 +23,7 @@ from posttrain.research.places import Places
 _FAULTS: dict[Fault, FailureType] = {
     "crash": FailureType.CODE_ERROR_RUNTIME,
     "refused": FailureType.CODE_ERROR_RUNTIME,
+    "cap": FailureType.TIMEOUT_NO_SUBMISSION,
     "no_checkpoint": FailureType.CODE_ERROR_RUNTIME,
     "diverged": FailureType.TRAINING_DIVERGED,
     "timeout": FailureType.TIMEOUT_NO_SUBMISSION,
