@@ -31,8 +31,6 @@ class Recipe:
         self.cost = HandInCost(self.base.checkpoint_bytes)
         self.curve = Curve(assignment.workspace / "code" / "curve.jsonl", log=log).add
         self._prepared: list[ModelTrainer] = []
-        self.row_s = 0.0
-        """Seconds that a row costs in a batch of full size; 0 until it was measured."""
         log(
             f"{len(self.rows)} rows, {self.base.parameters / 1e6:.0f}M parameters on {self.base.device}, "
             f"{self.budget.remaining():.0f} s left"
@@ -67,17 +65,22 @@ class Recipe:
         """Rows a step, by the time that is left. Measures one step, on a model that is then started with."""
         first = ModelTrainer(self.base, settings)
         most = self._assignment.count("BATCH_SIZE", 32)
-        self.row_s, tokens = first.row_cost(next(self.stream(most)))
+        row_s, tokens = first.row_cost(next(self.stream(most)))
         size = batch_size_for(
             self.budget.remaining() - self.cost.reserve(),
-            seconds_per_row=self.row_s,
+            seconds_per_row=row_s,
             tokens_per_row=tokens,
             most=most,
             steps=STEPS,
         )
-        self._log(f"{self.row_s * 1000:.0f} ms and {tokens:.0f} tokens a row, {size} rows a step")
+        self._log(f"{row_s * 1000:.0f} ms and {tokens:.0f} tokens a row, {size} rows a step")
         self._prepared = [first]
         return size
+
+    def step_s(self, size: int) -> float:
+        """Seconds of a step of that size once the machine is warm, on the model that was measured with."""
+        seconds, _ = self._prepared[0].row_cost(next(self.stream(size)))
+        return seconds * size
 
     def start(self, settings: SftSettings) -> ModelTrainer:
         """A model at the beginning of its training; the one that was measured with, if it is there."""

@@ -48,7 +48,7 @@ def main() -> int:
         sft=sft,
         size=size,
         rows=len(recipe.rows),
-        step_s=recipe.row_s * size,
+        step_s=recipe.step_s(size),
         total_s=total_s,
         last_share=assignment.number("LAST_SHARE", 0.4),
         most_trials=assignment.count("MOST_TRIALS", 16),
