@@ -251,6 +251,8 @@ def _metrics(this: Round, facts: Facts) -> list[str]:
     valid = sum((entry.score or 0.0) > 0.0 for entry in counted)
     found: list[str] = []
     rate = made["valid_submission_rate"]
+    if rate is None:
+        found.append("valid_submission_rate=null")
     if isinstance(rate, float):
         found.append(f"valid_submission_rate={rate:.2f} ({valid}/{len(counted)})")
     for name, unit in (("first_valid_idx", ""), ("time_to_first_improvement", "s")):

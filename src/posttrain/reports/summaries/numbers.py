@@ -221,7 +221,7 @@ class Numbers:
 
     def _check_words(self, section: Section) -> None:
         for bullet in section.bullets:
-            if bullet.name in (Field.PROGRESS, Field.WHY, Field.WHAT):
+            if bullet.name in (Field.PROGRESS, Field.WHY):
                 self._check_metrics(section, bullet)
                 self._check_mentions(section, bullet)
 
@@ -300,6 +300,8 @@ class Numbers:
             "improvement": [e.improvement for e in handed],
             "score": [e.score for e in handed] + [e.baseline for e in handed],
         }
+        if "scores.json" not in bullet.text:
+            del pools["score"]  # a score of something else
         for name, pool in pools.items():
             known = [value for value in pool if value is not None]
             for match in re.finditer(rf"(?<![\w_]){name}\b`?{_VALUE}", bullet.text, re.IGNORECASE):

@@ -52,7 +52,7 @@ def _row(section: Section) -> dict[str, Any] | None:
         or section.time is None
     ):
         return None
-    named = told.failure_types(section.text())
+    named = told.own_failures(section)
     known = [word for word in named if word in {kind.value for kind in FailureType}]
     return {
         "iteration": section.number,

@@ -169,7 +169,7 @@ def _compare(row: Row, section: Section) -> Iterator[Finding]:
     kind = told.train_type(section)
     if isinstance(kind, TrainType):
         pairs["train_type"] = (data.get("train_type"), kind.value)
-    failures = told.failure_types(section.text())
+    failures = told.own_failures(section)
     if failures and failures[0] in _WORDS["failure_type"] and data.get("failure_type") not in failures:
         pairs["failure_type"] = (data.get("failure_type"), failures[0])
     for name, (here, there) in pairs.items():

@@ -25,6 +25,8 @@ _EVIDENCE = re.compile(
 _LEDGER_CAUSES = (FailureType.TIMEOUT_NO_SUBMISSION, FailureType.COPY_MODEL_FALLBACK)
 _NOTHING_NEW = re.compile(r"无新增|nothing new|no new", re.IGNORECASE)
 _NEWS = re.compile(r"新增证据|新增尝试|无新增|new evidence|new attempt|nothing new|no new", re.IGNORECASE)
+_OF_A_SUCCESS = {FailureType.UNKNOWN.value, FailureType.COPY_MODEL_FALLBACK.value}
+"""A process that copies the base ends well."""
 _WITHOUT_A_CRASH = (
     FailureType.COPY_MODEL_FALLBACK,
     FailureType.TIMEOUT_NO_SUBMISSION,
@@ -78,7 +80,9 @@ class Stories:
         self._document.add(line, rule, message, remedy, section.number)
 
     def _failures(self, section: Section) -> list[str]:
-        return told.failure_types(section.text(Field.STATUS, Field.PROGRESS, Field.WHAT))
+        kinds = told.failure_types(section.text(Field.STATUS, Field.PROGRESS, Field.WHAT))
+        good, _ = told.status(section)
+        return told.own_failures(section) if good else kinds
 
     def _check_status(self, section: Section) -> None:
         bullet = section.bullet(Field.STATUS)
@@ -138,20 +142,10 @@ class Stories:
                 )
             self._check_cause(section, bullet, kinds)
         if good:
-            wrong = [kind for kind in kinds if kind in known - {"unknown", "copy_model_fallback"}]
-            claimed = [
-                k
-                for k in wrong
-                if re.search(rf"failure[_ ]?type\s*[=:]?\s*`?{k}", section.text(Field.PROGRESS, Field.STATUS))
-            ]
-            if claimed:
-                self._add(
-                    section,
-                    bullet.line,
-                    "4",
-                    f"a success with failure_type {claimed[0]}",
-                    "a success has `unknown`",
-                )
+            wrong = [kind for kind in told.own_failures(section) if kind in known - _OF_A_SUCCESS]
+            if wrong:
+                message = f"a success with failure_type {wrong[0]}"
+                self._add(section, bullet.line, "4", message, "a success has `unknown`")
         self._check_kind(section, bullet)
 
     def _check_kind(self, section: Section, bullet: Bullet) -> None:
@@ -161,7 +155,7 @@ class Stories:
             return
         own = window.candidates
         copy, timeout = FailureType.COPY_MODEL_FALLBACK.value, FailureType.TIMEOUT_NO_SUBMISSION.value
-        named = set(told.failure_types(section.text(Field.STATUS, Field.PROGRESS)))
+        named = set(told.own_failures(section))
         copies = [entry for entry in own if is_copy(entry)]
         if copy in named and not copies:
             what = "no submission of this iteration is a copy of the base" if own else "nothing was handed in"

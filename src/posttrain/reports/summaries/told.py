@@ -147,6 +147,13 @@ def failure_types(text: str) -> list[str]:
     return list(dict.fromkeys([*named, *words]))
 
 
+def own_failures(section: Section) -> list[str]:
+    """Failure types that a section claims for itself; words of a success are about earlier rounds."""
+    text = section.text(Field.STATUS, Field.PROGRESS)
+    good, _ = status(section)
+    return [match[1].lower() for match in _FAILURE.finditer(text)] if good else failure_types(text)
+
+
 def same_as(text: str) -> int | None:
     """The iteration that code is said to be the same as."""
     found = _SAME.search(text) or _SAME_AFTER.search(text)
