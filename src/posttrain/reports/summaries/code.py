@@ -9,9 +9,10 @@ from posttrain.reports.summaries import told
 from posttrain.reports.summaries.facts import Facts
 from posttrain.reports.summaries.findings import Note
 from posttrain.reports.summaries.hyper import Reading, Setting, read_script, together
-from posttrain.reports.summaries.script import Script, names_in, plain_lines, spoken_of
+from posttrain.reports.summaries.script import Script, names_in, plain_lines
 from posttrain.reports.summaries.text import NAME, Block, Bullet, Document, Section
 from posttrain.reports.summaries.timing import Timeline
+from posttrain.reports.summaries.versions import Versions
 from posttrain.reports.summaries.words import Field, TrainType
 
 KEY_LINES = (3, 5)
@@ -26,73 +27,13 @@ _RANGE = re.compile(r"\bL?(\d{1,6})\s*[-–~]\s*L?(\d{1,6})\b")
 _INLINE = re.compile(r"`+([^`\n]+)`+")
 
 
-class Versions:
-    """The code as it was in an iteration: each version a set of files."""
-
-    def __init__(self, document: Document, facts: Facts, line: Timeline) -> None:
-        self._document = document
-        self._facts = facts
-        self._line = line
-        self._kept: dict[tuple[tuple[str, ...], int], list[Script]] = {}
-
-    def of(self, section: Section) -> tuple[list[list[Script]], bool]:
-        """The versions it may mean, and whether it must be one of these."""
-        words = section.text()
-        own = self._at_submissions(section)
-        if own:
-            return [self._chosen(words, scripts) for scripts in own], True
-        around = self._around(section)
-        chosen = [self._chosen(words, scripts) for scripts in around]
-        return chosen, self._certain(section, chosen)
-
-    def _chosen(self, words: str, scripts: Sequence[Script]) -> list[Script]:
-        """The scripts that a section means; sections mostly mean the same."""
-        key = (tuple(names_in(words)), id(scripts))
-        if key not in self._kept:
-            self._kept[key] = spoken_of(words, scripts)
-        return self._kept[key]
-
-    def _at_submissions(self, section: Section) -> list[Sequence[Script]]:
-        window = self._line.of(section)
-        own = {entry.number for entry in window.candidates} if window is not None else set()
-        return [moment.scripts for moment in self._facts.moments if moment.number in own and moment.scripts]
-
-    def _around(self, section: Section) -> list[Sequence[Script]]:
-        """The last version before the iteration's end, the next after it, and the code as it is."""
-        window = self._line.of(section)
-        times = {entry.number: entry.at for entry in self._facts.handed}
-        before: list[Sequence[Script]] = []
-        after: list[Sequence[Script]] = []
-        for moment in self._facts.moments:
-            if not moment.scripts:
-                continue
-            late = window is not None and times.get(moment.number, 0.0) > window.end
-            (after if late else before).append(moment.scripts)
-        found = [*before[-1:], *after[:1]]
-        return [*found, *([] if after else [self._facts.scripts])] or [self._facts.scripts]
-
-    def _certain(self, section: Section, versions: Sequence[Sequence[Script]]) -> bool:
-        """Whether the code cannot have been another then: nothing came after, or nothing changed."""
-        if section is self._document.sections[-1]:
-            return True
-        window = self._line.of(section)
-        scripts = versions[-1] if versions else []
-        if (
-            window is not None
-            and scripts
-            and all(script.changed is not None and script.changed <= window.end for script in scripts)
-        ):
-            return True
-        different = {tuple((script.name, script.text) for script in version) for version in versions}
-        return len(versions) > 1 and len(different) == 1
-
-
 class Code:
     """Checks what a section says of its code."""
 
     def __init__(self, document: Document, facts: Facts, line: Timeline, notes: list[Note]) -> None:
         self._document = document
         self._facts = facts
+        self._line = line
         self._versions = Versions(document, facts, line)
         self._notes = notes
         self._read: dict[Script, Reading] = {}
@@ -182,7 +123,7 @@ class Code:
         """A round that hands in the base is a copy, whatever else lies in code/."""
         if kind not in (TrainType.COPY_MODEL, TrainType.PLACEHOLDER):
             return False
-        window = self._versions._line.of(section)
+        window = self._line.of(section)
         own = () if window is None else window.candidates
         return not own or any(entry.copy_of_base or entry.improvement == 0.0 for entry in own)
 
