@@ -58,6 +58,8 @@ class Turn:
     keep: bool = False
     slow_s: float = 0.0
     """Of every answer."""
+    minutes: float = 0.5
+    """Asked for the training."""
 
 
 def play(turns: Sequence[Turn]) -> list[dict[str, Any]]:
@@ -72,7 +74,9 @@ def _answers(number: int, turn: Turn) -> Iterator[dict[str, Any]]:
     if turn.code is None:
         yield asked("propose") | {"text": "Let us train more."}
         return
-    yield asked("propose") | {"json": {"hypothesis": turn.hypothesis, "method": "SFT", "minutes": 0.5}}
+    yield asked("propose") | {
+        "json": {"hypothesis": turn.hypothesis, "method": "SFT", "minutes": turn.minutes}
+    }
     yield asked("code") | {"text": f'{{"changes": "{turn.hypothesis}"}}\n```python\n{turn.code}```'}
     yield asked("review") | {"json": {"observation": f"seen: {turn.hypothesis}", "keep": turn.keep}}
 

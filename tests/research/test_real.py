@@ -24,8 +24,14 @@ STORY = (
         "teach the words",
         IMPORTS + "fine_tune(load_rows(), learning_rate=2e-4, batch_size=8, max_steps=12)\n",
         keep=True,
+        minutes=8,
     ),
-    Turn("a tiny rate", IMPORTS + "fine_tune(learning_rate=1e-6, batch_size=8, max_steps=4)\n", keep=True),
+    Turn(
+        "a tiny rate",
+        IMPORTS + "fine_tune(learning_rate=1e-6, batch_size=8, max_steps=4)\n",
+        keep=True,
+        minutes=8,
+    ),
 )
 
 FIVE = (
@@ -37,9 +43,15 @@ FIVE = (
         "a far larger rate",
         IMPORTS
         + "fine_tune(learning_rate=5.0, batch_size=8, warmup=0.0, max_gradient_norm=1e9, max_steps=40)\n",
+        minutes=8,
     ),
     Turn("", None),
-    Turn("a tiny rate", IMPORTS + "fine_tune(learning_rate=1e-6, batch_size=16, max_steps=10)\n", keep=True),
+    Turn(
+        "a tiny rate",
+        IMPORTS + "fine_tune(learning_rate=1e-6, batch_size=16, max_steps=10)\n",
+        keep=True,
+        minutes=8,
+    ),
 )
 """One that improves, one that crashes, one that diverges, a malformed answer, one that does not help."""
 
