@@ -36,7 +36,10 @@ STORY = (
 
 FIVE = (
     Turn(
-        "teach the words", IMPORTS + "fine_tune(load_rows(), learning_rate=2e-4, max_steps=100)\n", keep=True
+        "teach the words",
+        IMPORTS + "fine_tune(load_rows(), learning_rate=2e-4, max_steps=100)\n",
+        keep=True,
+        minutes=8,
     ),
     Turn("another field", IMPORTS + 'fine_tune(sorted(load_rows(), key=lambda row: row["expression"]))\n'),
     Turn(
