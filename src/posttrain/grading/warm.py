@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from posttrain.core.engine import NumericPlan, Prompt, PromptSettings
-from posttrain.core.errors import InfrastructureError, SubmissionFault, WorkerDied
+from posttrain.core.errors import InfrastructureError, SubmissionFault
 from posttrain.core.scores import Output
 from posttrain.core.specs import GenerationSettings
 from posttrain.engines.client import EngineWorker
@@ -215,5 +215,5 @@ class WarmEngine:
             return
         try:
             kept.worker.sleep()
-        except (InfrastructureError, WorkerDied):
+        except InfrastructureError:
             self.kill()
