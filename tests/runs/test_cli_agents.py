@@ -66,7 +66,8 @@ def test_it_works_submits_reports_and_is_prompted_while_time_is_left(bench: Benc
     assert [line["ended"]["exit_code"] for line in trace if "ended" in line] == [0] * len(made)
 
 
-@first_fast
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", KEYS)
 def test_a_crash_is_the_agents_failure_with_the_tools_exit_code(bench: Bench, tool: str) -> None:
     prepared(bench, tool, {"stderr": "panic: boom", "exit": 41})
     ended = bench.run(tool)
@@ -75,15 +76,16 @@ def test_a_crash_is_the_agents_failure_with_the_tools_exit_code(bench: Bench, to
     assert "panic: boom" in bench.only.agent_log.read_text("utf-8")
 
 
-@first_fast
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", KEYS)
 def test_one_that_hangs_beyond_the_deadline_is_ended_and_what_it_submitted_counts(
     bench: Bench, tool: str
 ) -> None:
     prepared(bench, tool, WORK | {"ignore_sigterm": True, "sleep": 600, "background": 600})
     began = time.monotonic()
-    ended = bench.run(tool, "--timeout", "12")
+    ended = bench.run(tool, "--timeout", "40")
     assert ended.returncode == 0, ended.stderr
-    assert time.monotonic() - began < 90
+    assert time.monotonic() - began < 170
     assert record(bench).status == "completed"
     assert record(bench).result is not None
 
@@ -108,7 +110,7 @@ def test_a_program_outside_the_system_is_seen_through_its_variable(bench: Bench,
     prepared(bench, "codex", WORK)
     hidden = tmp_path / "opt 工具"
     program = write_stand_in(hidden, "codex", [WORK])
-    bench.environment |= {"PATH": "/usr/bin:/bin", "CODEX_BIN": str(program)}
-    ended = bench.run("codex", "--timeout", "20")
+    bench.environment |= {"PATH": "/usr/bin:/bin", "CODEX_BIN": str(program), "MAX_PROMPTS": "1"}
+    ended = bench.run("codex", "--timeout", "120", "--pass-env", "MAX_PROMPTS")
     assert ended.returncode == 0, ended.stderr
     assert calls(bench.only.workspace.root)[0]["argv"][0] == "exec"

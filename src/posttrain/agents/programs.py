@@ -34,7 +34,11 @@ def find_programs(agent: AgentSpec, host: Mapping[str, str], *, lab: LabPaths) -
     programs = [_find(agent, variable, name, host) for variable, name in agent.programs.items()]
     for name in agent.tool_envs:
         tool = require(name, lab, host, needed_for=f"agent {agent.id!r}", field="tool_envs")
-        programs.append(Program(tool.recipe.interpreter_variable, tool.python, tool.shown))
+        shown = (
+            tool.python,
+            *tool.shown,
+        )  # a script that stands for an interpreter lies in none of its prefixes
+        programs.append(Program(tool.recipe.interpreter_variable, tool.python, shown))
     return tuple(programs)
 
 
