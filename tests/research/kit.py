@@ -83,7 +83,7 @@ def _answers(number: int, turn: Turn) -> Iterator[dict[str, Any]]:
 
 FIVE = (
     Turn("teach the words", program(0.9), keep=True),
-    Turn("read another field", program(0.9, first='print({}["expression"])')),
+    Turn("read another field", 'print({}["expression"])\n'),
     Turn("a far larger rate", program(0.9, loss="10.0 ** step")),
     Turn("", None),
     Turn("a tiny rate", program(0.8), keep=True),

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from posttrain.core.paths import Workspace
 from posttrain.reports.summaries.words import Lang
+from posttrain.research.digest import clip
 from posttrain.research.nodes import Execution, Failure, Node, Proposal, Scored
 from posttrain.research.places import IterationPlaces
 from posttrain.research.post_training.answers import Idea, Program
@@ -58,7 +59,9 @@ class PostTraining:
         assert isinstance(program, Program)
         shutil.rmtree(places.code, ignore_errors=True)
         places.code.mkdir(parents=True)
-        places.script.write_text(program.code, "utf-8")
+        about = clip(" ".join(program.changes.split()), 300) or "as proposed"
+        head = f"# Iteration {places.number} of the research loop\n# {about}\n\n"
+        places.script.write_text(head + program.code, "utf-8")
         return (places.script.name,)
 
     def dry_run(self, places: IterationPlaces, *, limit_s: float) -> Execution:
