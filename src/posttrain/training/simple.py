@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from transformers.utils import logging as transformers_logging
 
@@ -28,9 +29,6 @@ from posttrain.training.sft import SftSettings, StepReport
 
 DRY_STEPS = 2
 _UNBOUNDED_S = 366 * 24 * 3600.0
-_BEGAN = time.monotonic()
-_IMPORTS_S = 5.0
-"""What had passed before the line above, at most: torch is imported first."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +91,12 @@ def fine_tune(
     _say(
         f"{len(rows)} rows, {base.parameters / 1e6:.0f}M parameters, learning rate {settings.learning_rate:g}"
     )
+    began = time.monotonic()
     trainer = ModelTrainer(base, settings)
-    progress = Progress(
-        Budget(_seconds_left(environ)),
-        HandInCost(base.checkpoint_bytes),
-        examples=max(1, int(epochs * len(rows))),
-    )
+    cost = HandInCost(base.checkpoint_bytes)
+    # a machine that was slow to load will be slow to save
+    cost.measured_s = max(time.monotonic() - began, (cost.reserve() - 3.0) / 1.5)
+    progress = Progress(Budget(_seconds_left(environ)), cost, examples=max(1, int(epochs * len(rows))))
     report = _train(trainer, stream, progress, limit, _curve(environ))
     folder = trainer.save(_target(environ, output))
     _say(f"saved {folder} after {report.step} steps, last loss {report.loss:.4f}")
@@ -127,9 +125,9 @@ def _train(
 
 
 def _seconds_left(environ: Mapping[str, str]) -> float:
-    """TRAIN_SECONDS count from the start of the process, whose imports are part of it."""
+    """TRAIN_SECONDS count from the start of the process: on a busy machine imports alone take long."""
     stated = environ.get("TRAIN_SECONDS")
-    return float(stated) - (time.monotonic() - _BEGAN) - _IMPORTS_S if stated else _UNBOUNDED_S
+    return float(stated) - (time.time() - psutil.Process().create_time()) if stated else _UNBOUNDED_S
 
 
 def _target(environ: Mapping[str, str], output: str | Path | None) -> Path:
