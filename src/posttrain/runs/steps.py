@@ -13,7 +13,14 @@ from pydantic import ValidationError
 from posttrain import __version__
 from posttrain.agents.environment import Contract, agent_environment
 from posttrain.agents.programs import find_programs
-from posttrain.agents.texts import RULES_SENTENCE, RunFacts, render_instructions, rules_text
+from posttrain.agents.texts import (
+    RULES_SENTENCE,
+    RunFacts,
+    render_instructions,
+    rules_text,
+    skill_names,
+    skills_folder,
+)
 from posttrain.checkpoints.snapshot import SnapshotLimits
 from posttrain.core.errors import InfrastructureError, boundary
 from posttrain.core.grading import Assessment, Split
@@ -80,6 +87,7 @@ def _contents(session: Session) -> workspace.Contents:
         isolation=plan.isolation,
         gpus=plan.gpus,
         exposed=prepared.task.expose,
+        skills=skill_names(),
     )
     return workspace.Contents(
         task=prepared.task,
@@ -90,7 +98,7 @@ def _contents(session: Session) -> workspace.Contents:
         samples=prepared.samples,
         instructions=render_instructions(facts),
         rules=rules_text(),
-        skills=None,
+        skills=skills_folder(),
     )
 
 
