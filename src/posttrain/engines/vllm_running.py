@@ -131,7 +131,11 @@ def _output(completion: Any, stops: Stops) -> Output:
     tokens = list(completion.token_ids)
     ended = bool(tokens) and stops.is_end(tokens[-1])
     kept = tokens[:-1] if ended else tokens
-    return Output(text=stops.text(kept), tokens=len(kept), cut=completion.finish_reason == "length")
+    cut = completion.finish_reason == "length"
+    if cut:  # vLLM does not see a stop in bytes that are no text; the answer ends there all the same
+        end = next((end for end in range(1, len(kept) + 1) if stops.found(kept[:end])), None)
+        kept, cut = kept[:end], end is None
+    return Output(text=stops.text(kept), tokens=len(kept), cut=cut)
 
 
 def _bar(progress: Progress) -> Callable[..., tqdm]:
