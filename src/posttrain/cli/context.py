@@ -4,17 +4,35 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from posttrain.agents import registry as agent_registry
-from posttrain.agents.registry import AgentRegistry
-from posttrain.benchmarks import registry as task_registry
-from posttrain.benchmarks.registry import TaskRegistry
 from posttrain.core.errors import UsageError
 from posttrain.core.paths import LabPaths, RunPaths
 from posttrain.infra.models import Sources
 from posttrain.infra.settings import Settings, read_settings
-from posttrain.runs.lab import Lab
+
+if TYPE_CHECKING:
+    from posttrain.benchmarks.registry import TaskRegistry
+    from posttrain.runs.lab import Lab
+
+
+@dataclass(frozen=True)
+class ModelShelf:
+    """Where base models are kept and come from; also at hand where tasks are hidden."""
+
+    paths: LabPaths
+    sources: Sources
+    offline: bool
+
+
+def open_shelf() -> ModelShelf:
+    """What commands about checkpoints need. It names no task, so it works inside an agent's workspace too."""
+    settings = read_settings()
+    paths = LabPaths(settings.home)
+    _check_home(paths.home, writable=False)
+    return ModelShelf(paths, _sources(settings, dict(os.environ)), settings.hub_offline)
 
 
 def open_lab(*, writable: bool = False) -> Lab:
@@ -23,6 +41,10 @@ def open_lab(*, writable: bool = False) -> Lab:
     UsageError if a variable cannot be read or the home is no folder; with `writable` also if nothing can
     be kept in it.
     """
+    from posttrain.agents import registry as agent_registry
+    from posttrain.agents.registry import AgentRegistry
+    from posttrain.runs.lab import Lab
+
     settings = read_settings()
     paths = LabPaths(settings.home)
     _check_home(paths.home, writable=writable)
@@ -31,7 +53,7 @@ def open_lab(*, writable: bool = False) -> Lab:
         paths=paths,
         tasks=_tasks(settings, paths),
         agents=AgentRegistry((agent_registry.BUILT_IN, paths.agents, *settings.agents)),
-        sources=Sources(adopted=settings.adopted, data=settings.data, environment=host),
+        sources=_sources(settings, host),
         offline=settings.hub_offline,
         host_env=host,
         python=Path(sys.executable),
@@ -39,7 +61,14 @@ def open_lab(*, writable: bool = False) -> Lab:
     )
 
 
+def _sources(settings: Settings, host: dict[str, str]) -> Sources:
+    return Sources(adopted=settings.adopted, data=settings.data, environment=host)
+
+
 def _tasks(settings: Settings, paths: LabPaths) -> TaskRegistry:
+    from posttrain.benchmarks import registry as task_registry
+    from posttrain.benchmarks.registry import TaskRegistry
+
     roots = (task_registry.BUILT_IN, paths.benchmarks, *settings.benchmarks)
     return TaskRegistry(roots, smith_root=settings.smith)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from posttrain.cli.context import open_lab
+from posttrain.cli.context import open_shelf
 from posttrain.cli.output import print_json, printable, warn
 from posttrain.cli.terminal import Console
 from posttrain.core.errors import UsageError
@@ -65,8 +65,10 @@ def doctor(
 def _base_folder(base: str, as_json: bool) -> Path:
     from posttrain.infra.models import resolve_model
 
-    lab, say = open_lab(), Console(beside_json=as_json).say
-    return resolve_model(base, lab=lab.paths, sources=lab.sources, offline=lab.offline, progress=say).folder
+    shelf, say = open_shelf(), Console(beside_json=as_json).say
+    return resolve_model(
+        base, lab=shelf.paths, sources=shelf.sources, offline=shelf.offline, progress=say
+    ).folder
 
 
 def _reader(folder: Path, base: Path | None) -> Compare:

@@ -10,10 +10,12 @@ prerequisite; 128 + n stopped by a signal. A command returns its own, None being
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -153,9 +155,26 @@ def execute(arguments: list[str]) -> int:
         return _tell(error, 1)
 
 
+@contextmanager
+def _hidden_tasks_told() -> Iterator[None]:
+    """UsageError where tasks cannot be imported: an agent's view covers what makes hidden rows."""
+    try:
+        yield
+    except ImportError as error:
+        if importlib.util.find_spec("posttrain.benchmarks.registry") is not None:
+            raise
+        raise UsageError(
+            "this command works with the lab's tasks, which a workspace does not show; what works inside it: "
+            "posttrain submit, doctor, provenance --base PATH, report append, report check"
+        ) from error
+
+
 def _run(arguments: list[str]) -> int:
     command = typer.main.get_command(app)
-    with boundary(PosttrainError, "unexpected failure, please report it (POSTTRAIN_DEBUG=1 shows where)"):
+    with (
+        boundary(PosttrainError, "unexpected failure, please report it (POSTTRAIN_DEBUG=1 shows where)"),
+        _hidden_tasks_told(),
+    ):
         try:
             outcome = command.main(args=arguments, prog_name="posttrain", standalone_mode=False)
         except typer.TyperException as error:

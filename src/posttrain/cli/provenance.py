@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from posttrain.cli.context import open_lab
+from posttrain.cli.context import open_shelf
 from posttrain.cli.output import print_json, print_table, printable
 from posttrain.cli.terminal import Console
 from posttrain.core.errors import Rejected, SubmissionFault, UsageError
@@ -34,9 +34,9 @@ def provenance(
     require_numpy("posttrain provenance")
     if not path.is_dir():
         raise UsageError(f"PATH: {path} is not a folder")
-    lab, say = open_lab(), Console(beside_json=as_json).say
-    model = resolve_model(base, lab=lab.paths, sources=lab.sources, offline=lab.offline, progress=say)
-    siblings = read_siblings(lab.paths, (model.id, model.name))
+    shelf, say = open_shelf(), Console(beside_json=as_json).say
+    model = resolve_model(base, lab=shelf.paths, sources=shelf.sources, offline=shelf.offline, progress=say)
+    siblings = read_siblings(shelf.paths, (model.id, model.name))
     with TemporaryDirectory(prefix="posttrain-") as place, Spawner() as spawner:
         try:
             found = compare_folders(
@@ -57,7 +57,7 @@ def provenance(
         print(f"changed elements  {100 * numbers.changed_share:.4f} %")
         print(f"relative L2       {numbers.relative_l2:.3e}")
         if not siblings:
-            print(f"siblings          none registered for {model.id} ({lab.paths.siblings})")
+            print(f"siblings          none registered for {model.id} ({shelf.paths.siblings})")
         else:
             _print_siblings(numbers.siblings)
         print(printable(f"flags             {', '.join(flags) or 'none'}"))
