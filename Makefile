@@ -10,7 +10,7 @@
 
 PYTHON ?=
 VENV ?= .venv
-EXTRAS ?= train,dev
+EXTRAS ?= train,sweep,dev
 TORCH_SPEC ?= torch==2.13.0
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 WORKERS ?= 2

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 VENV=${VENV:-.venv}
-EXTRAS=${EXTRAS:-train,dev}
+EXTRAS=${EXTRAS:-train,sweep,dev}
 TORCH_SPEC=${TORCH_SPEC:-torch==2.13.0}
 TORCH_CPU_INDEX=${TORCH_CPU_INDEX:-https://download.pytorch.org/whl/cpu}
 
