@@ -337,3 +337,14 @@ def test_a_damaged_run_or_file_hides_no_other(home: LabPaths, capsys: pytest.Cap
     captured = capsys.readouterr()
     assert sorted(group["improvement"] for group in json.loads(captured.out)) == [10.0, 12.0]
     assert "line 4" in captured.err
+
+
+def test_a_run_with_several_rows_counts_once_by_its_last(
+    home: LabPaths, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    old = tmp_path / "old.csv"
+    rows = [ancestor_row("20260211T143000", f"{21 + gain},{gain},3") for gain in (1.0, 5.0)]
+    old.write_text(ANCESTOR + "".join(rows), "utf-8")
+    assert execute(["results", "--file", str(old), "--json"]) == 0
+    (group,) = json.loads(capsys.readouterr().out)
+    assert (group["runs"], group["improvement"], group["interval"]) == (1, 5.0, None)

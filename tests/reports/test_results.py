@@ -241,3 +241,45 @@ def test_the_row_of_a_run_that_never_started_an_agent_can_be_written() -> None:
     )
     assert made.baseline is None
     assert made.success is False
+
+
+LINE = "{},2026-02-11 14:30:00,gsm8k,a,gpt,m,45.0,48.0,{},3,100,True,w\n"
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ('"r2,2026,never closed\n', "unexpected end of data"),
+        ('r2,"x"y\n', "',' expected after '\"'"),
+        ("x" * 200_000 + "\n", "field larger than field limit"),
+    ],
+)
+def test_a_line_that_cannot_be_parsed_takes_no_other_with_it_and_is_kept(
+    tmp_path: Path, broken: str, reason: str
+) -> None:
+    path = tmp_path / "results.csv"
+    path.write_text(
+        ",".join(COLUMNS[:13]) + "\n" + LINE.format("r1", 3) + broken + LINE.format("r3", 4), "utf-8"
+    )
+    rows, faults = read_results(path)
+    assert [line.run_id for line in rows] == ["r1", "r3"]
+    assert len(faults) == 1
+    assert f"line 3: {reason}" in faults[0]
+    record_result(path, row("r4"))
+    assert broken in path.read_text("utf-8")
+    assert [line.run_id for line in read_results(path).rows] == ["r1", "r3", "r4"]
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "1e308", "-1e308", "9" * 400, "x"])
+def test_what_no_score_can_be_is_no_number(tmp_path: Path, number: str) -> None:
+    path = tmp_path / "results.csv"
+    path.write_text(",".join(COLUMNS[:13]) + "\n" + LINE.format("r1", number), "utf-8")
+    assert [line.improvement for line in read_results(path).rows] == [None]
+
+
+def test_a_file_without_a_header_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    path.write_text(LINE.format("r1", 3), "utf-8")
+    rows, faults = read_results(path)
+    assert not rows
+    assert "line 1: no header of a results file" in faults[0]

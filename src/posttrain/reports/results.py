@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -19,19 +19,23 @@ from posttrain.core.runs import RunPlan, RunRecord
 from posttrain.infra.files import write_atomic
 
 _LOCK_TIMEOUT_S = 60.0
+_LARGEST = 1e12
+"""No points and no seconds reach it; squares of greater numbers would overflow."""
+_MOST_LINES = 20
+"""Lines of one row, whose cells may hold line ends; more is a quotation that was never closed."""
 DRIVER_VARIABLES = ("LLM_MODEL", "CHAT_MODEL", "OPENAI_MODEL")
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
 
 
 def _number(value: object) -> object:
-    """An empty or unreadable cell is no number; so is nan, which an older file may hold."""
+    """An empty or unreadable cell is no number; nor is nan, which an older file may hold, or a huge one."""
     if not isinstance(value, str):
         return value
     try:
         number = float(value)
     except ValueError:
         return None
-    return number if math.isfinite(number) else None
+    return number if abs(number) < _LARGEST else None  # False for nan
 
 
 def _whole(value: object) -> object:
@@ -87,6 +91,7 @@ COLUMNS = tuple(ResultRow.model_fields)
 _SCORES = frozenset(
     name for name, field in ResultRow.model_fields.items() if field.annotation == float | None
 )
+_NEEDED = tuple(name for name, field in ResultRow.model_fields.items() if field.is_required())
 _ANCESTOR = COLUMNS[: COLUMNS.index("workspace") + 1]
 
 
@@ -95,7 +100,8 @@ class _Unreadable(NamedTuple):
 
     number: int
     reason: str
-    cells: tuple[str, ...]
+    text: str
+    """Without its line end."""
 
 
 class Results(NamedTuple):
@@ -202,7 +208,7 @@ def _text(lines: Sequence[ResultRow | _Unreadable]) -> str:
         if isinstance(line, ResultRow):
             writer.writerow(_cell(name, value) for name, value in line)
         else:
-            writer.writerow(line.cells)
+            text.write(f"{line.text}\n")
     return text.getvalue()
 
 
@@ -229,34 +235,57 @@ def read_results(path: Path) -> Results:
 def _read(path: Path) -> list[ResultRow | _Unreadable]:
     if not path.exists():
         return []
-    lines: list[ResultRow | _Unreadable] = []
     # utf-8-sig: spreadsheets put a mark before the first name
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        reader = csv.reader(file)
-        header: tuple[str, ...] | None = None
-        while True:
-            try:
-                cells = next(reader, None)
-            except csv.Error as error:  # such as a cell of more than 128 KiB
-                lines.append(_Unreadable(reader.line_num, str(error), ()))
-                continue
-            if cells is None:
-                return lines
-            if header is None:
-                header = tuple(cells)
-            elif cells:
-                lines.append(_line(header, cells, reader.line_num))
+        lines = file.readlines()
+    records = _records(lines)
+    first = next(records, None)
+    if first is None:
+        return []
+    header = tuple(name.strip() for name in first.cells)
+    missing = [name for name in _NEEDED if name not in header]
+    if missing:
+        reason = f"no header of a results file: there is no column {', '.join(missing)}"
+        return [_Unreadable(1, reason, "".join(lines).rstrip("\r\n"))]
+    return [_line(header, record) for record in records if record.cells or record.fault]
 
 
-def _line(header: tuple[str, ...], cells: Sequence[str], number: int) -> ResultRow | _Unreadable:
+class _Record(NamedTuple):
+    """Cells as they stand in the file."""
+
+    number: int
+    """Of the line in which they begin."""
+    cells: Sequence[str]
+    text: str
+    fault: str = ""
+
+
+def _records(lines: Sequence[str]) -> Iterator[_Record]:
+    """The records of a file; a quotation that is never closed takes its own line and no other with it."""
+    place = 0
+    while place < len(lines):
+        reader = csv.reader(islice(lines, place, place + _MOST_LINES), strict=True)
+        try:
+            cells, fault, taken = next(reader, []), "", reader.line_num
+        except csv.Error as error:  # also a cell of more than 128 KiB
+            cells, fault, taken = [], str(error), 1
+        text = "".join(lines[place : place + taken]).rstrip("\r\n")
+        yield _Record(place + 1, cells, text, fault)
+        place += max(1, taken)
+
+
+def _line(header: tuple[str, ...], record: _Record) -> ResultRow | _Unreadable:
     """AutoRL-Bench appended rows with driver_model below a header without it: the length tells."""
+    number, cells, text, fault = record
+    if fault:
+        return _Unreadable(number, fault, text)
     if len(cells) == len(_ANCESTOR) and len(header) == len(_ANCESTOR) - 1:
         header = _ANCESTOR
     if len(cells) != len(header):
-        return _Unreadable(number, f"{len(cells)} cells for {len(header)} columns", tuple(cells))
+        return _Unreadable(number, f"{len(cells)} cells for {len(header)} columns", text)
     named = {name: cell for name, cell in zip(header, cells, strict=True) if name in COLUMNS}
     try:
         return ResultRow.model_validate(named)
     except ValidationError as error:
         first = error.errors()[0]
-        return _Unreadable(number, f"{first['loc'][0]}: {first['msg']}", tuple(cells))
+        return _Unreadable(number, f"{first['loc'][0]}: {first['msg']}", text)

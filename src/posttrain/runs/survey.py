@@ -21,9 +21,12 @@ _T = TypeVar("_T", bound=BaseModel)
 
 
 def survey(lab: LabPaths, rows: Iterable[ResultRow]) -> tuple[Entry, ...]:
-    """The runs of `rows`, each once: a row that says the same again is left out."""
-    once = dict.fromkeys(rows)
-    return tuple(Entry(row, _facts(lab, row)) for row in once)
+    """The runs of `rows`, each once: of several rows of one run the last counts.
+
+    AutoRL-Bench names runs by the second, so that two agents may share a name.
+    """
+    once = {(row.run_id, row.task, row.agent, row.base_model): row for row in rows}
+    return tuple(Entry(row, _facts(lab, row)) for row in once.values())
 
 
 def _facts(lab: LabPaths, row: ResultRow) -> Facts:
