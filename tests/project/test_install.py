@@ -81,7 +81,7 @@ def test_a_silent_cpu_index_is_said_and_the_plain_spec_follows(place: Path) -> N
     said, calls = install(place)
     assert "does not answer within 5 s: plain torch==2.13.0" in said
     assert calls[0].endswith(" torch==2.13.0")
-    assert calls[1].endswith("--editable .[train,dev]")
+    assert calls[1].endswith("--editable .[train,sweep,dev]")
 
 
 def test_without_the_extra_train_no_torch_is_installed(place: Path) -> None:

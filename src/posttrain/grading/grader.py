@@ -221,7 +221,7 @@ class Grader:
         self.refuse_if_closed()
         relative = locate(request.model_path, workspace=self._paths.workspace.root)
         choose_gpu(request.gpu, available=self.terms.gpus)
-        submission = self._accept(request, relative, take_witness(self._paths))
+        submission = self._accept(request, relative, take_witness(self._paths, redact=self._redact))
         self.exports.submitted(time.time())
         try:
             self._copy(submission)

@@ -7,7 +7,7 @@ file a content, so that claims about an early version can be checked at the end.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from blake3 import blake3
@@ -58,10 +58,14 @@ class Witness(Frozen):
     """Digest of each script below code/, by its name relative to the workspace."""
 
 
-def take_witness(paths: RunPaths) -> Witness:
-    """Note what the reports hold and keep the texts of the code. Never fails for what an agent made there."""
+def take_witness(paths: RunPaths, *, redact: Callable[[str], str] = str) -> Witness:
+    """Note what the reports hold and keep the texts of the code. Never fails for what an agent made there.
+
+    `redact` takes out of the kept texts what no record may show; their digests are of what is kept.
+    """
     code: dict[str, str] = {}
-    for name, raw in read_scripts(paths.workspace):
+    for name, read in read_scripts(paths.workspace):
+        raw = redact(read.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
         code[name] = digest_bytes(raw)
         _keep(paths.script(code[name]), raw)
     reports = {name: read_report(paths.workspace, name) for name in REPORTS}
