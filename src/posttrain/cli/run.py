@@ -156,7 +156,7 @@ def _summarise(record: RunRecord, paths: RunPaths) -> None:
     print(f"status {record.status.value}" + (f": {record.reason}" if record.reason else ""))
     result = record.result
     if result is None:
-        print("result: none (nothing was graded)")
+        print(f"result: none ({_why_none(record)})")
     else:
         print(f"baseline {result.split}  {_shown(result.baseline)}")
         print(f"result {result.split}    {_shown(result.score)}  (submission {result.submission_id})")
@@ -173,6 +173,13 @@ def _summarise(record: RunRecord, paths: RunPaths) -> None:
     for path in (paths.figures / "score_trajectory.png", paths.metrics, paths.record):
         if path.exists():
             print(f"  {path}")
+
+
+def _why_none(record: RunRecord) -> str:
+    graded = record.verdicts.get("graded", 0)
+    if not graded:
+        return "nothing was graded"
+    return f"{graded} graded, none tested yet: posttrain run --resume {record.run_id} goes on"
 
 
 def _shown(score: Score) -> str:
