@@ -41,6 +41,9 @@ def values(text: str, name: str, suffix: str = "py") -> set[object]:
         ("AdamW(p, lr=float(os.environ.get('LR', '1e-5')))", "lr", 1e-5),
         ("GRPOConfig(max_steps=int(os.getenv('S') or 20))", "max_steps", 20),
         ("TrainingArguments(bf16=True)", "bf16", True),
+        ("C = dict(lr=2e-5, bs=4)\nAdamW(p, lr=C['lr'])", "lr", 2e-5),
+        ("C = {}\nC['lr'] = 3e-5\nAdamW(p, lr=C['lr'])", "lr", 3e-5),
+        ("H = SimpleNamespace(lr=4e-5)\nAdamW(p, lr=H.lr)", "lr", 4e-5),
         ("clip_grad_norm_(p, 1.0)", "max_grad_norm", 1.0),
     ],
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from posttrain.reports.summaries import told
 from posttrain.reports.summaries.facts import Facts
 from posttrain.reports.summaries.findings import Note
-from posttrain.reports.summaries.hyper import Reading, Setting, read_script, together
+from posttrain.reports.summaries.hyper import Reading, Setting, read_script, together, unqualified
 from posttrain.reports.summaries.script import Script, names_in, plain_lines
 from posttrain.reports.summaries.text import NAME, Block, Bullet, Document, Section
 from posttrain.reports.summaries.timing import Timeline
@@ -24,6 +24,22 @@ _ELIDED = re.compile(r"^(?:#\s*)?(?:\.{3}|…)|^#\s*(?:省略|omitted)", re.IGNO
 _NUMBERED = re.compile(r"^L?\d{1,6}\s*[:|]?\s")
 """Numbers of lines, as `cat -n` writes them."""
 _RANGE = re.compile(r"\bL?(\d{1,6})\s*[-–~]\s*L?(\d{1,6})\b")
+_LITERAL = re.compile(r"\d[\d_]{0,20}(?:\.\d{0,20})?(?:[eE][-+]?\d{1,3})?|\.\d{1,20}")
+DEFAULTS: dict[str, tuple[float, ...]] = {
+    "lr": (5e-5, 1e-6, 2e-5, 1e-5, 1e-3, 1e-4),
+    "batch": (8.0,),
+    "epochs": (3.0,),
+    "grad_accum": (),
+    "num_generations": (8.0,),
+    "r": (8.0,),
+    "lora_alpha": (8.0,),
+    "lora_dropout": (),
+    "weight_decay": (0.01,),
+    "warmup_ratio": (),
+    "beta": (0.04, 0.1),
+    "temperature": (0.9,),
+}
+"""Parameters that stand in a script if they were set, with what libraries take where they were not."""
 _INLINE = re.compile(r"`+([^`\n]+)`+")
 
 
@@ -164,7 +180,7 @@ class Code:
         others: list[str] = []
         unknown = False
         for reading in readings:
-            settings = reading.settings.get(name, [])
+            settings = reading.settings.get(name) or reading.settings.get(unqualified(name), [])
             if any(same(value, found) for setting in settings for found in setting.values.found):
                 return ""
             deciding = [setting for setting in settings if setting.strong] or settings
@@ -175,9 +191,23 @@ class Code:
             if not _comparable(value, deciding):
                 unknown = True
             others += [_shown(found) for setting in deciding for found in setting.values.found]
+        if not others and self._nowhere(unqualified(name), value, readings):
+            return "nothing of it"
         if unknown or not others:
             return None
         return " or ".join(dict.fromkeys(others))
+
+    def _nowhere(self, name: str, value: str, readings: Sequence[Reading]) -> bool:
+        """Whether code that can be read whole has neither a parameter nor that number, and no library has."""
+        number = told.number(_bare(value))
+        if name not in DEFAULTS or number is None or number.value in (0.0, 1.0, *DEFAULTS[name]):
+            return False
+        if any(not r.parsed or r.open or r.settings.get(name) or not r.settings for r in readings):
+            return False
+        texts = [script.text for script in self._facts.scripts]
+        texts += [script.text for moment in self._facts.moments for script in moment.scripts]
+        texts += [log.text for log in self._facts.logs]
+        return not any(same(value, match[0]) for text in texts for match in _LITERAL.finditer(text))
 
     def _fixed(self, setting: Setting) -> bool:
         return setting.values.complete and not setting.values.environment

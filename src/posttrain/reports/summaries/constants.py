@@ -138,13 +138,10 @@ class Names:
         tables = self.assigned.get(node.value.id, []) if isinstance(node.value, ast.Name) else [node.value]
         entries: list[ast.expr | None] = []
         for table in tables:
-            if not isinstance(table, ast.Dict):
+            pairs = pairs_of(table)
+            if pairs is None:
                 return UNKNOWN
-            entries += [
-                value
-                for name, value in zip(table.keys, table.values, strict=True)
-                if isinstance(name, ast.Constant) and name.value in key
-            ]
+            entries += [value for name, value in pairs if name in key]
         return self.every(entries, depth)
 
     def _call(self, node: ast.Call, depth: int) -> Values:
@@ -179,6 +176,22 @@ _HANDLERS: dict[type[ast.expr], Callable[[Names, Any, int], Values]] = {
     ast.Subscript: Names._item,
     ast.Call: Names._call,
 }
+
+
+def pairs_of(table: ast.expr | None) -> list[tuple[Constant, ast.expr]] | None:
+    """Names and values of `{"lr": 1e-5}` or `dict(lr=1e-5)`; None for another expression."""
+    if isinstance(table, ast.Dict):
+        named = zip(map(_name_in, table.keys), table.values, strict=True)
+        return [(name, value) for name, value in named if name is not None]
+    if isinstance(table, ast.Call) and called(table) == "dict" and not table.args:
+        return [(keyword.arg, keyword.value) for keyword in table.keywords if keyword.arg is not None]
+    return None
+
+
+def _name_in(key: ast.expr | None) -> Constant:
+    """What an entry is called; None where that isn't plain."""
+    value = key.value if isinstance(key, ast.Constant) else None
+    return value if isinstance(value, str | int) else None
 
 
 def called(node: ast.Call) -> str:

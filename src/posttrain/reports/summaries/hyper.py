@@ -39,12 +39,20 @@ _ALIASES = {
     "warmup": "warmup_steps",
     "clip_grad": "max_grad_norm",
 }
+_RECORDS = frozenset({"SimpleNamespace", "Namespace", "EasyDict", "DotDict", "AttrDict"})
+_QUALIFIERS = frozenset(
+    ("lora", "adamw", "adam", "sgd", "optimizer", "train", "training", "peak", "max", "base", "initial")
+) | frozenset(("sft", "grpo", "ppo", "dpo", "adapter", "learning"))
+"""Words before a name that leave it what it is: `LoRA r`, `peak lr`, but not `eval batch`."""
 _TRAINERS = {
     "GRPO": TrainType.GRPO,
     "SFT": TrainType.SFT,
     "PPO": TrainType.PPO,
 }
 _OTHER_TRAINERS = re.compile(r"(?:DPO|KTO|ORPO|CPO|RLOO|Reward|GKD|BCO|XPO|OnlineDPO)(?:Trainer|Config)$")
+_OPENING = frozenset(
+    ("run", "Popen", "check_call", "check_output", "call", "system", "exec", "eval", "setattr", "update")
+) | frozenset(("fine_tune", "HfArgumentParser", "vars", "import_module"))
 _STAGES = {"sft": TrainType.SFT, "pt": TrainType.SFT, "ppo": TrainType.PPO, "grpo": TrainType.GRPO}
 _DEEPEST, _MOST = 8, 4000
 _MOST_CALLS = 20
@@ -54,6 +62,14 @@ def short(name: str) -> str:
     """The name of a hyper-parameter as summaries have it."""
     plain = name.strip().strip("`*").lower().replace("-", "_")
     return _ALIASES.get(plain, plain)
+
+
+def unqualified(name: str) -> str:
+    """`r` of `lora r`, `lr` of `peak learning rate`; another name as it is."""
+    words = name.split()
+    while len(words) > 1 and words[0] in _QUALIFIERS and "_".join(words) not in _ALIASES:
+        words = words[1:]
+    return short("_".join(words))
 
 
 @dataclass(frozen=True)
@@ -74,6 +90,8 @@ class Reading:
     types: set[TrainType] = field(default_factory=set)
     """What the code may be called; empty where it doesn't tell."""
     parsed: bool = True
+    open: bool = False
+    """Something from elsewhere may decide what stands nowhere: `Config(**read())`, another program."""
 
     def add(self, name: str, values: Values, *, strong: bool, line: int) -> None:
         self.settings.setdefault(short(name), []).append(Setting(values, strong, line))
@@ -103,6 +121,7 @@ def together(readings: Iterable[Reading]) -> Reading:
     kinds = set[TrainType]()
     for reading in readings:
         whole.parsed = whole.parsed and reading.parsed
+        whole.open = whole.open or reading.open
         for name, settings in reading.settings.items():
             whole.settings.setdefault(name, []).extend(settings)
         kinds |= reading.types
@@ -151,6 +170,13 @@ class _Python:
         for node in self._nodes:
             self._use(node)
         self.reading.types = self._types()
+        self.reading.open = any(self._opens(call) for call in self._calls)
+
+    def _opens(self, call: ast.Call) -> bool:
+        """Whether a call may set parameters that stand nowhere in the script."""
+        name = self.aliases.get(called(call), called(call))
+        spread = any(keyword.arg is None for keyword in call.keywords)
+        return name in _OPENING or (spread and (name[:1].isupper() or _OPTIMISERS.match(name) is not None))
 
     # names
 
@@ -168,8 +194,8 @@ class _Python:
             self._class(node)
         elif isinstance(node, ast.ImportFrom | ast.Import):
             self.aliases |= {a.asname: a.name.split(".")[-1] for a in node.names if a.asname}
-        elif isinstance(node, ast.Call) and called(node) == "add_argument":
-            self._option(node)
+        elif isinstance(node, ast.Call):
+            self._declared(node)
         elif isinstance(node, ast.With | ast.AsyncWith):
             for item in node.items:
                 if item.optional_vars is not None:
@@ -180,11 +206,28 @@ class _Python:
             self.names.assigned.setdefault(target.id, []).append(value)
         elif isinstance(target, ast.Attribute):
             self.names.attributes.setdefault(target.attr, []).append(value)
+        elif isinstance(target, ast.Subscript):
+            self._set_item(target, value)
         elif isinstance(target, ast.Tuple | ast.List):
             parts = value.elts if isinstance(value, ast.Tuple | ast.List) else None
             for index, inner in enumerate(target.elts):
                 same = parts is not None and len(parts) == len(target.elts)
                 self._assign(inner, parts[index] if same and parts is not None else None)
+
+    def _declared(self, node: ast.Call) -> None:
+        """An option of argparse, or attributes of a `SimpleNamespace(lr=1e-5)`."""
+        if called(node) == "add_argument":
+            self._option(node)
+        elif called(node) in _RECORDS:
+            for keyword in node.keywords:
+                if keyword.arg is not None:
+                    self.names.attributes.setdefault(keyword.arg, []).append(keyword.value)
+
+    def _set_item(self, target: ast.Subscript, value: ast.expr | None) -> None:
+        """`cfg["lr"] = 1e-5`: one more table of that name, with one entry."""
+        if isinstance(target.value, ast.Name) and isinstance(target.slice, ast.Constant):
+            table = None if value is None else ast.Dict(keys=[target.slice], values=[value])
+            self.names.assigned.setdefault(target.value.id, []).append(table)
 
     def _loop(self, node: ast.For | ast.comprehension) -> None:
         source = node.iter

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from posttrain.reports.summaries import told
+from posttrain.reports.summaries.differences import wrong_differences
 from posttrain.reports.summaries.facts import MINUTE, Facts, Handed, best_of, process_metrics
 from posttrain.reports.summaries.findings import FACTS
 from posttrain.reports.summaries.text import Bullet, Document, Section
@@ -112,7 +113,8 @@ class Numbers:
             window = self._line.of(section)
             if window is not None and self._facts.handed_known:
                 self._check_score(section, bullet, claimed, window)
-                self._check_best(section, bullet, claimed, window)
+                if not window.outside:
+                    self._check_best(section, bullet, claimed, window)
         self._check_words(section)
 
     def _say(self, section: Section, line: int, message: str, remedy: str, rule: str = FACTS) -> None:
@@ -224,10 +226,11 @@ class Numbers:
             if bullet.name in (Field.PROGRESS, Field.WHY):
                 self._check_metrics(section, bullet)
                 self._check_mentions(section, bullet)
+                self._check_differences(section, bullet)
 
     def _check_metrics(self, section: Section, bullet: Bullet) -> None:
         window = self._line.of(section)
-        if window is None or bullet.name is not Field.PROGRESS:
+        if window is None or window.outside or bullet.name is not Field.PROGRESS:
             return
         for name, match in metric_claims(bullet.text):
             value = told.number(match[1].rstrip("."))
@@ -288,12 +291,24 @@ class Numbers:
         )[name]
         return "null" if made is None else f"{made:.4g}" if isinstance(made, float) else str(made)
 
+    def _check_differences(self, section: Section, bullet: Bullet) -> None:
+        window = self._line.of(section)
+        if window is None or window.outside or not self._facts.handed_known:
+            return
+        for said in wrong_differences(bullet.text, self._facts.handed_by(window.end)):
+            self._say(
+                section,
+                bullet.line,
+                f"`{said}`: no two scores of scores.json are that far apart",
+                "quote scores.json as it is",
+            )
+
     def _check_mentions(self, section: Section, bullet: Bullet) -> None:
         """`baseline=45.0`, `score=65.0`, `improvement=20.0` in running text."""
         if not self._facts.handed_known or not self._facts.handed:
             return
         window = self._line.of(section)
-        handed = self._facts.handed if window is None else self._facts.handed_by(window.end)
+        handed = self._facts.handed if window is None or window.outside else self._facts.handed_by(window.end)
         pools = {
             "baseline": [e.baseline for e in self._facts.handed],
             "baseline_score": [e.baseline for e in self._facts.handed],

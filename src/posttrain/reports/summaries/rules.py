@@ -10,6 +10,7 @@ from posttrain.core.grading import Verdict
 from posttrain.reports.summaries import told
 from posttrain.reports.summaries.facts import Facts, Handed
 from posttrain.reports.summaries.findings import FACTS, Note
+from posttrain.reports.summaries.kinds import misfits
 from posttrain.reports.summaries.numbers import names_a_metric
 from posttrain.reports.summaries.text import NAME, Bullet, Document, Section
 from posttrain.reports.summaries.timing import Timeline
@@ -18,6 +19,7 @@ from posttrain.reports.summaries.words import FailureType, Field
 _ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b")
 _SIGN = re.compile(r"\bOOM\b|out of memory|\bnan\b|\binf\b|\bSIG[A-Z]+\b|\bkilled\b|Traceback", re.IGNORECASE)
 _QUOTED = re.compile(r"`([^`\n]{4,300})`|“([^”\n]{4,300})”|\"([^\"\n]{4,300})\"")
+_LEFT_OUT = re.compile(r"\.{3,}|…|\[\.\.\.\]")
 _LOG_PLACE = re.compile(r"([\w./-]+\.(?:log|txt|out|err))\s*(?::|L|line|第)\s*L?\s*(\d{1,9})", re.IGNORECASE)
 _EVIDENCE = re.compile(
     r"\b(?:scores\.json|run\.log|agent\.log|run_meta\.json|metrics\.json)\b", re.IGNORECASE
@@ -141,12 +143,19 @@ class Stories:
                     f"one of {', '.join(sorted(known))}",
                 )
             self._check_cause(section, bullet, kinds)
+            self._check_fit(section, bullet, kinds)
         if good:
             wrong = [kind for kind in told.own_failures(section) if kind in known - _OF_A_SUCCESS]
             if wrong:
                 message = f"a success with failure_type {wrong[0]}"
                 self._add(section, bullet.line, "4", message, "a success has `unknown`")
         self._check_kind(section, bullet)
+
+    def _check_fit(self, section: Section, bullet: Bullet, kinds: Sequence[str]) -> None:
+        _, code = told.status(section)
+        text, window = f"{section.text(Field.PROGRESS)}\n{_code_text(bullet)}", self._line.of(section)
+        for message in misfits(kinds, text, exit_code=code, window=window, facts=self._facts):
+            self._add(section, bullet.line, "4", message, "name the failure that happened")
 
     def _check_kind(self, section: Section, bullet: Bullet) -> None:
         """The failure type against what came of the submissions of this iteration."""
@@ -182,6 +191,7 @@ class Stories:
 
     def _check_cause(self, section: Section, bullet: Bullet, kinds: Sequence[str]) -> None:
         text = section.text(Field.STATUS, Field.WHAT, Field.PROGRESS) + "\n" + _code_text(bullet)
+        self._check_places(section, bullet, text)
         signs = list(_signs(text))
         if any(kind.value in kinds for kind in _LEDGER_CAUSES) and (_EVIDENCE.search(text) or signs):
             return
@@ -195,10 +205,11 @@ class Stories:
             )
             return
         if not self._facts.logs_known or not signs:
-            self._check_places(section, bullet, text)
             return
-        if any("".join(sign.split()).lower() in text for sign in signs for text in self._packed_logs):
+        invented = [quote for quote in _messages(text) if not self._stands(quote)]
+        if not invented and any(map(self._stands, signs)):
             return
+        signs = invented or signs
         if not all(log.whole for log in self._facts.logs):
             self._note(
                 section, bullet.line, f"cause {signs[0][:40]!r}: the logs are too long to be read whole"
@@ -211,6 +222,11 @@ class Stories:
             f"{signs[0][:60]!r} stands in no log",
             "quote what agent.log or run.log has, or keep the training's own log below the workspace",
         )
+
+    def _stands(self, quote: str) -> bool:
+        """Whether all parts of a quotation stand in one log; what was left out of it may be anything."""
+        parts = ["".join(part.split()).lower() for part in _LEFT_OUT.split(quote)]
+        return any(all(part in log for part in parts) for log in self._packed_logs)
 
     @cached_property
     def _packed_logs(self) -> list[str]:
@@ -309,6 +325,14 @@ def _signs(text: str) -> Iterator[str]:
     for match in _QUOTED.finditer(text):
         quoted = next(group for group in match.groups() if group)
         if quoted.strip() not in {kind.value for kind in FailureType}:
+            yield quoted.strip()
+
+
+def _messages(text: str) -> Iterator[str]:
+    """Quotations of an error with what it said: these are no words of the writer's own."""
+    for match in _QUOTED.finditer(text):
+        quoted = next(group for group in match.groups() if group)
+        if re.search(rf"{_ERROR.pattern}\s*:\s*\S", quoted):
             yield quoted.strip()
 
 

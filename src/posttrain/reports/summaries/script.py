@@ -37,13 +37,14 @@ def names_in(text: str) -> list[str]:
 
 def spoken_of(text: str, scripts: Sequence[Script]) -> list[Script]:
     """The scripts that a text means: those it names, else train.py, else all, with what they import."""
-    named = [script for script in scripts if any(_is_named(script, name) for name in names_in(text))]
+    named = [script for script in scripts if any(is_named(script, name) for name in names_in(text))]
     if not named:
         named = [script for script in scripts if PurePosixPath(script.name).name == _USUAL]
     return with_imports(named, scripts) if named else list(scripts)
 
 
-def _is_named(script: Script, name: str) -> bool:
+def is_named(script: Script, name: str) -> bool:
+    """Whether a name, with or without its folders, means a script."""
     wanted, path = PurePosixPath(name).parts, PurePosixPath(script.name).parts
     return path[-len(wanted) :] == wanted
 
@@ -61,7 +62,7 @@ def with_imports(chosen: Iterable[Script], scripts: Sequence[Script]) -> list[Sc
         for other in scripts:
             path = PurePosixPath(other.name)
             imported = path.suffix == ".py" and (path.stem in modules or path.parent.name in modules)
-            if imported or any(_is_named(other, name) for name in mentioned):
+            if imported or any(is_named(other, name) for name in mentioned):
                 waiting.append(other)
     return list(found.values())
 

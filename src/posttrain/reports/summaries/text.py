@@ -18,7 +18,10 @@ MOST_SECTIONS = 1000
 _HEADING = re.compile(r"^\s{0,3}(#{1,6})\s*Iteration\b(.*)$", re.IGNORECASE)
 _PARTS = re.compile(r"^\s*([^\s(]+)\s*\((.*)\)\s*$")
 _TIME = re.compile(r"\d{4}-\d{1,2}-\d{1,2} \d{1,2}:\d{2}")
-_DURATION = re.compile(r"(?:耗时|duration|elapsed|took)\s*:?\s*(\d{1,12}(?:\.\d{1,6})?)\s*s\b", re.IGNORECASE)
+_DURATION = re.compile(
+    r"(?:耗时|duration|elapsed|took)\s*:?\s*(\d{1,12}(?:\.\d{1,6})?)\s*(?:s(?:ec(?:ond)?s?)?\b|秒)",
+    re.IGNORECASE,
+)
 _FENCE = re.compile(r"^\s*(`{3,}|~{3,})(.*)$")
 _BULLET = re.compile(r"^(?:[-*+•]\s+)(.*)$")
 _BOLD = re.compile(r"^\*\*([^*]{1,40})\*\*")

@@ -30,6 +30,8 @@ class Window:
     """Submissions that may be its own."""
     certain: tuple[Handed, ...]
     """Those that are, whichever second of its minute the heading means, graded before it was written."""
+    outside: bool = False
+    """The heading puts it before or after the agent's time, so that any submission may be its own."""
 
 
 @dataclass(frozen=True)
@@ -107,12 +109,20 @@ def _window(section: Section, moment: float, facts: Facts, *, at_begin: bool) ->
     inside = [entry for entry in facts.handed if begin <= entry.at <= end]
     named = [entry for entry in facts.handed if section.number in _named(entry)]
     own = named or [entry for entry in inside if not _named(entry)]
+    if _is_outside(moment, section.duration_s or 0.0, facts, at_begin=at_begin):
+        return Window(section, begin, end, moment, tuple(named or facts.handed), (), outside=True)
     duration = section.duration_s or 0.0
     first, last = (moment + MINUTE, moment + duration) if at_begin else (moment - duration + MINUTE, moment)
     certain = [
         entry for entry in own if entry.at + entry.waited <= last and (entry in named or first <= entry.at)
     ]
     return Window(section, begin, end, moment, tuple(own), tuple(certain))
+
+
+def _is_outside(moment: float, duration: float, facts: Facts, *, at_begin: bool) -> bool:
+    ended = moment + duration if at_begin else moment
+    late = facts.now is not None and ended > facts.now + _SLACK
+    return late or (facts.start is not None and ended + MINUTE < facts.start)
 
 
 def _named(entry: Handed) -> set[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from posttrain.reports.summaries.facts import Facts
-from posttrain.reports.summaries.script import Script, names_in, spoken_of
+from posttrain.reports.summaries.script import Script, is_named, names_in, spoken_of
 from posttrain.reports.summaries.text import Document, Section
 from posttrain.reports.summaries.timing import Timeline
 
@@ -57,7 +57,7 @@ class Versions:
 
     def _certain(self, section: Section, versions: Sequence[Sequence[Script]]) -> bool:
         """Whether the code cannot have been another then: nothing came after, or nothing changed."""
-        if section is self._document.sections[-1]:
+        if section is self._document.sections[-1] or self._its_own(section):
             return True
         window = self._line.of(section)
         scripts = versions[-1] if versions else []
@@ -69,3 +69,17 @@ class Versions:
             return True
         different = {tuple((script.name, script.text) for script in version) for version in versions}
         return len(versions) > 1 and len(different) == 1
+
+    def _its_own(self, section: Section) -> bool:
+        """Whether it names scripts that no later section means: nothing speaks for a later change."""
+        scripts = self._facts.scripts
+        named = {script.name for script in self._named(section, scripts)}
+        if not named:
+            return False
+        place = self._document.sections.index(section)
+        later = (self._chosen(other.text(), scripts) for other in self._document.sections[place + 1 :])
+        return not any(script.name in named for chosen in later for script in chosen)
+
+    def _named(self, section: Section, scripts: Sequence[Script]) -> list[Script]:
+        names = names_in(section.text())
+        return [script for script in scripts if any(is_named(script, name) for name in names)]

@@ -1,0 +1,1 @@
+python code/train.py --model $MODEL_PATH --max-steps 120
