@@ -70,7 +70,7 @@ class NumericPlan(Frozen):
     rows: int = Field(default=32, ge=1)
     """Rows per batch."""
     bucket_edges: tuple[int, ...] = ()
-    """Prompt lengths (tokens) at which padded widths step, where an engine uses fixed shapes."""
+    """Prompt lengths (tokens) at which padded widths step; no engine that ships pads to such widths."""
     order: Literal["length", "arrival"] = "length"
     memory_share: float = Field(default=0.25, gt=0.0, le=1.0)
     """Share of the device's total memory that grading may use."""
@@ -83,7 +83,7 @@ class BaseFacts(Frozen):
 
     has_chat_template: bool
     uses_date: bool = False
-    """Whether the template asks for today's date, which the plan must then freeze."""
+    """Whether the template asks for today's date. For readers: the plan freezes the date in any case."""
     stop_token_ids: tuple[int, ...]
     """Tokenizer's eos, generation config's eos and the template's end of turn together."""
     max_length: int | None = None

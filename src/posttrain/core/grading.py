@@ -151,8 +151,8 @@ class LedgerRow(Frozen):
     time: str
     """ISO 8601 with zone, UTC."""
     kind: str
-    """opened, baseline, control, started, accepted, copied, graded, stopped, selected, tested, closed,
-    resumed, verdict or event."""
+    """One of `grading.ledger.RowKind`: opened, baseline, control, started, accepted, copied, graded, stopped,
+    selected, tested, closed, resumed, verdict or event."""
     data: dict[str, Any]
     prev: str
     """BLAKE3 over the exact bytes of the line before, line end included; 64 zeros for the first."""
