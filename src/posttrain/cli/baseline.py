@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from posttrain.cli.context import open_lab
+from posttrain.cli.context import ENGINE_HELP, open_lab
 from posttrain.cli.output import points, print_json, print_table
 from posttrain.cli.terminal import Console
 from posttrain.core.runs import RunRequest
@@ -25,7 +25,7 @@ def baseline(
     ] = "holdout",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N items of val and test.")] = None,
     engine: Annotated[
-        Literal["auto", "transformers", "vllm", "scripted"], typer.Option(help="What generates texts.")
+        Literal["auto", "transformers", "vllm", "scripted"], typer.Option(help=ENGINE_HELP)
     ] = "auto",
     seed: Annotated[int, typer.Option(help="Used where sampling is on.")] = 0,
     split_salt: Annotated[

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from posttrain.benchmarks.registry import TaskRegistry
     from posttrain.runs.lab import Lab
 
+ENGINE_HELP = (
+    "What generates texts. auto: vLLM (not yet tried on a GPU) where it and a GPU are, else transformers."
+)
+
 
 @dataclass(frozen=True)
 class ModelShelf:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from posttrain.cli.context import open_lab
+from posttrain.cli.context import ENGINE_HELP, open_lab
 from posttrain.cli.output import points, print_json, printable, warn
 from posttrain.cli.terminal import Console
 from posttrain.core.errors import InfrastructureError, PluginError, SubmissionFault, UsageError
@@ -27,7 +27,7 @@ def grade(
     split: Annotated[Literal["test", "val", "all"], typer.Option(help="Which items.")] = "test",
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N items of each split.")] = None,
     engine: Annotated[
-        Literal["auto", "transformers", "vllm", "scripted"], typer.Option(help="What generates texts.")
+        Literal["auto", "transformers", "vllm", "scripted"], typer.Option(help=ENGINE_HELP)
     ] = "auto",
     split_salt: Annotated[
         Literal["public", "private"], typer.Option(help="Key of the splits: shared by all labs, or your own.")

@@ -9,34 +9,23 @@ prerequisite; 128 + n stopped by a signal. A command returns its own, None being
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
+from posttrain.cli.lazy import Entry, LazyGroup
 from posttrain.core.errors import PosttrainError, Stopped, UsageError, boundary
 
 _WORK = "Train and grade"
 _LOOK = "Look around"
 _CHECK = "Check"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """Where a command lives (`module:name` in this package) and its line in the root help."""
-
-    target: str
-    help: str
-    panel: str
 
 
 COMMANDS: dict[str, Entry] = {
@@ -68,47 +57,14 @@ COMMANDS: dict[str, Entry] = {
 }
 
 
-class LazyGroup(TyperGroup):
-    """A group that knows its commands by name and imports one only to run it."""
+class _Commands(LazyGroup):
+    """All commands."""
 
-    _only_names = False
-
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 (click's signature)
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
-            return None
-        if self._only_names:
-            return TyperCommand(cmd_name, help=entry.help, rich_help_panel=entry.panel)
-        return _load(cmd_name, entry)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        # the names are what typer searches for "did you mean"
-        self.commands = dict.fromkeys(COMMANDS, TyperCommand("name"))
-        return super().resolve_command(ctx, args)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        self._only_names = True
-        try:
-            super().format_help(ctx, formatter)
-        finally:
-            self._only_names = False
-
-
-def _load(name: str, entry: Entry) -> Any:
-    module, attribute = entry.target.split(":")
-    found = getattr(importlib.import_module(f"posttrain.cli.{module}"), attribute)
-    if not isinstance(found, typer.Typer):
-        single = typer.Typer(add_completion=False)
-        single.command(name=name)(found)
-        found = single
-    return typer.main.get_command(found)
+    entries = COMMANDS
 
 
 app = typer.Typer(
-    cls=LazyGroup,
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from posttrain.cli.context import open_lab
+from posttrain.cli.context import ENGINE_HELP, open_lab
 from posttrain.cli.output import gain, print_json, trained_and_prompted
 from posttrain.cli.terminal import Console
 from posttrain.core.errors import UsageError
@@ -37,7 +37,7 @@ def run(
         Literal["holdout", "open"], typer.Option(help="Which data the agent sees and which score counts.")
     ] = "holdout",
     engine: Annotated[
-        Literal["auto", "transformers", "vllm", "scripted"], typer.Option(help="What generates texts.")
+        Literal["auto", "transformers", "vllm", "scripted"], typer.Option(help=ENGINE_HELP)
     ] = "auto",
     sandbox: Annotated[
         Literal["auto", "bwrap", "none"], typer.Option(help="How the agent is isolated.")
