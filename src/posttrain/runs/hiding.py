@@ -33,7 +33,7 @@ def blinds_for(paths: RunPaths, request: RunRequest, plan: RunPlan | None, lab: 
     return Blinds(
         paths={folder: name for folder, name in places.items() if folder != "/"},
         secrets=secrets,
-        hidden=tuple(dict.fromkeys(_hidden(lab.paths, request.task.partition(":")[0]))),
+        hidden=tuple(dict.fromkeys(_hidden(lab.paths, _rows_of(request.task, lab)))),
     )
 
 
@@ -44,6 +44,14 @@ def _secrets(request: RunRequest, plan: RunPlan | None, lab: Lab) -> tuple[str, 
         return secret_values(plan, lab.agents.load(request.agent), lab.host_env)
     except PosttrainError:  # the agent's folder is not here any more
         return tuple(lab.host_env[name] for name in plan.env_names if len(lab.host_env.get(name, "")) >= 8)
+
+
+def _rows_of(task: str, lab: Lab) -> str:
+    """Under which task's name the rows lie: some tasks ask another one's."""
+    try:
+        return lab.tasks.load(task).data_name
+    except PosttrainError:  # the task's folder is not here any more
+        return task.partition(":")[0]
 
 
 def _hidden(lab: LabPaths, task: str) -> Iterator[str]:
