@@ -139,11 +139,12 @@ class RunPaths:
 
     <run_id>/
     ├── request.json  plan.json  clock.json  record.json
-    ├── run.log  run.public.log  agent.log  grading_server.log  engine.log
+    ├── run.log  run.public.log  agent.log  grading_server.log  engine.log  figure.log
     ├── ledger.jsonl  ledger.torn
     ├── submissions/<n>/          the grader's own copy
     ├── scripts/<digest>          the agent's code as it was at each submission
-    ├── grading/<n>/              grade.json, items.jsonl, engine.log
+    ├── grading/                  engine.log of the worker that stays
+    ├── grading/<n>/              grade.json, items.jsonl, engine.log, scorer.log (GradingFolder)
     ├── reports/                  metrics.json, audit.json, figures/, summary.md, summary.jsonl, check.json
     └── workspace/                all the agent sees
     """
@@ -193,7 +194,7 @@ class RunPaths:
 
     @property
     def engine_log(self) -> Path:
-        """Of the worker that opens the base for the plan; each grading has its own."""
+        """Of the worker that opens the base for the plan; gradings have their own."""
         return self.root / "engine.log"
 
     @property
@@ -219,9 +220,18 @@ class RunPaths:
     def grading(self) -> Path:
         return self.root / "grading"
 
+    @property
+    def warm_engine_log(self) -> Path:
+        """Of the worker that stays; each grading's engine.log holds its part of it."""
+        return self.grading / "engine.log"
+
     def grading_of(self, name: int | str) -> Path:
         """Folder of one grading: a submission's number, `baseline-val`, `baseline-test` or `final-test`."""
         return self.grading / str(name)
+
+    @property
+    def figure_log(self) -> Path:
+        return self.root / "figure.log"
 
     @property
     def reports(self) -> Path:
@@ -250,6 +260,33 @@ class RunPaths:
     @property
     def workspace(self) -> Workspace:
         return Workspace(self.root / "workspace")
+
+
+@dataclass(frozen=True)
+class GradingFolder:
+    """What lies in the folder of one grading: <run_id>/grading/<name>/."""
+
+    root: Path
+
+    @property
+    def grade(self) -> Path:
+        return self.root / "grade.json"
+
+    @property
+    def items(self) -> Path:
+        return self.root / "items.jsonl"
+
+    @property
+    def engine_log(self) -> Path:
+        return self.root / "engine.log"
+
+    @property
+    def scorer_log(self) -> Path:
+        return self.root / "scorer.log"
+
+    @property
+    def compare_log(self) -> Path:
+        return self.root / "compare.log"
 
 
 @dataclass(frozen=True)

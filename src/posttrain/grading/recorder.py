@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from posttrain.core.errors import StorageFull
 from posttrain.core.grading import Grade
-from posttrain.core.paths import RunPaths
+from posttrain.core.paths import GradingFolder, RunPaths
 from posttrain.grading.ledger import Ledger, RowKind
 from posttrain.infra.files import write_json
 
@@ -52,7 +52,7 @@ class Recorder:
         folder = self._paths.grading_of(grade.submission_id)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / "grade.json", grade, durable=False)
+            write_json(GradingFolder(folder).grade, grade, durable=False)
         except OSError as error:
             logger.warning("grade.json of submission %d: %s", grade.submission_id, error.strerror)
         self.row("graded", grade)

@@ -19,7 +19,7 @@ from posttrain.core.engine import NumericPlan, Progress, Prompt, PromptSettings
 from posttrain.core.errors import DeviceBusy, GradingTimeout, InfrastructureError, Unloadable, boundary
 from posttrain.core.frozen import Frozen
 from posttrain.core.grading import Assessment, LoadReport, Provenance, Split
-from posttrain.core.paths import RunPaths
+from posttrain.core.paths import GradingFolder, RunPaths
 from posttrain.core.scores import Evaluation, Item, ItemResult, Output
 from posttrain.core.specs import GenerationSettings, TaskSpec
 from posttrain.engines.client import EngineWorker
@@ -36,8 +36,6 @@ from posttrain.infra.processes import KillMode, Spawner
 from posttrain.infra.sandbox import View
 
 OnFault = Callable[[str], None]
-ITEMS_FILE = "items.jsonl"
-ENGINE_LOG = "engine.log"
 SAVE_AS_BASE = (
     "Save it with save_pretrained from a model of the base's own class, with the base's tensor names."
 )
@@ -203,7 +201,7 @@ class Assessor:
         self, folder: Path | None, logs: Path, *, gpu: str | None, stopped: threading.Event
     ) -> Iterator[EngineWorker]:
         """The worker that stays, or one for this checkpoint alone. Its words lie in the grading's folder."""
-        own, shared = logs / ENGINE_LOG, self._paths.grading / ENGINE_LOG
+        own, shared = GradingFolder(logs).engine_log, self._paths.warm_engine_log
         if self._shelf is None:
             seat = self._seat(self._views.engine(self._exam.base, folder), own)
             engine, log = WarmEngine(seat, keep=False), own
@@ -239,7 +237,7 @@ class Assessor:
             folder,
             base,
             spawner=spawner,
-            log=logs / "compare.log",
+            log=GradingFolder(logs).compare_log,
             siblings=self._siblings,
             view=self._views.weights([base, folder, *self._siblings.values()]),
             timeout_s=self._timeout_s,
@@ -323,7 +321,7 @@ class Assessor:
         return score(
             job,
             spawner=spawner,
-            log=logs / "scorer.log",
+            log=GradingFolder(logs).scorer_log,
             timeout_s=self._timeout_s,
             view=self._views.scorer(job),
             asked=asked,
@@ -337,7 +335,7 @@ class Assessor:
             for k, result in enumerate(evaluation.items)
         ]
         with boundary(InfrastructureError, "keeping item results"):
-            write_jsonl(logs / ITEMS_FILE, records, durable=False)
+            write_jsonl(GradingFolder(logs).items, records, durable=False)
 
     @contextmanager
     def _processes(self) -> Iterator[tuple[Spawner, threading.Event]]:
@@ -415,4 +413,4 @@ def _with_warnings(evaluation: Evaluation, warnings: tuple[str, ...]) -> Evaluat
 
 def read_items(folder: Path) -> tuple[ItemRecord, ...]:
     """The items of a grading, in the order of the split; `folder` is grading/<label>."""
-    return tuple(ItemRecord.model_validate(row) for row in read_jsonl(folder / ITEMS_FILE))
+    return tuple(ItemRecord.model_validate(row) for row in read_jsonl(GradingFolder(folder).items))

@@ -18,7 +18,7 @@ from posttrain.benchmarks.splits import reads_as
 from posttrain.core.engine import Progress
 from posttrain.core.errors import PosttrainError, Stopped
 from posttrain.core.grading import Grade
-from posttrain.core.paths import LabPaths, RunPaths
+from posttrain.core.paths import GradingFolder, LabPaths, RunPaths
 from posttrain.core.runs import Mode, RunRecord, RunRequest
 from posttrain.core.scores import Item
 from posttrain.core.specs import TaskSpec
@@ -175,7 +175,7 @@ def _answers(spec: TaskSpec, data: dict[Mode, TaskData], lab: Lab, spawner: Spaw
     items = {item.id: item for item in (*data["holdout"].val, *data["holdout"].test)}
     views = worker_views("check", best_isolation(spawner), lab)
     with tempfile.TemporaryDirectory(prefix="posttrain-") as place:
-        log = Path(place) / "scorer.log"
+        log = GradingFolder(Path(place)).scorer_log
         tool, asked = task_tool(spec, lab), tuple(items.values())
         found = tool_check(
             tool, spec, asked, Path(place), spawner=spawner, views=views, timeout_s=_SCORING_S

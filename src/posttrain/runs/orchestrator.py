@@ -154,7 +154,7 @@ def open_story(session: Session) -> None:
 def conduct(session: Session) -> RunRecord:
     """Steps 4 to 10, from wherever the ledger says the run stands."""
     env = {name: session.lab.host_env.get(name, os.defpath) for name in ("PATH", "HOME")}
-    log = session.paths.root / "figure.log"
+    log = session.paths.figure_log
     with TrajectoryDrawer(session.spawner, env=env, log=log) as drawer:
         try:
             with boundary(InfrastructureError, "the run"):

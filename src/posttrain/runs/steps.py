@@ -24,6 +24,7 @@ from posttrain.agents.texts import (
 from posttrain.checkpoints.snapshot import SnapshotLimits
 from posttrain.core.errors import InfrastructureError, boundary
 from posttrain.core.grading import Assessment, Split
+from posttrain.core.paths import GradingFolder
 from posttrain.evaluators import client as scorer
 from posttrain.evaluators.selfcheck import SelfCheck, self_check
 from posttrain.grading.answers import RulesNote
@@ -142,7 +143,7 @@ def _self_check(session: Session) -> SelfCheck:
             score=lambda job: scorer.score(
                 job,
                 spawner=session.spawner,
-                log=folder / "scorer.log",
+                log=GradingFolder(folder).scorer_log,
                 timeout_s=prepared.request.grading_timeout_s,
                 view=views.scorer(job),
             ),

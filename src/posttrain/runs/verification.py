@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from posttrain.core.errors import LedgerError, PosttrainError
 from posttrain.core.frozen import Frozen
 from posttrain.core.grading import Assessment, Grade, Split
-from posttrain.core.paths import LabPaths, RunPaths
+from posttrain.core.paths import GradingFolder, LabPaths, RunPaths
 from posttrain.core.runs import Result, RunPlan, RunRecord
 from posttrain.core.scores import Evaluation, Improvement, ItemResult, Score
 from posttrain.evaluators.aggregate import score_of
@@ -316,7 +316,7 @@ def _exports(run: _Run, plan: RunPlan) -> tuple[str, Iterator[str]]:
         if entries and json.loads(run.paths.workspace.scores.read_bytes()) != entries:
             yield "scores.json does not follow from the ledger"
         for grade in history.grades:
-            path = run.paths.grading_of(grade.submission_id) / "grade.json"
+            path = GradingFolder(run.paths.grading_of(grade.submission_id)).grade
             if _read(Grade, path) != grade:
                 yield f"{path.relative_to(run.paths.root)} is not what the ledger says"
         if run.record is not None and history.times is not None:

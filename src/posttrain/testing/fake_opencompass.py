@@ -13,7 +13,7 @@ from typing import Literal
 
 from posttrain.core.paths import LabPaths
 from posttrain.infra.files import write_json
-from posttrain.infra.tool_envs.environments import EnvManifest
+from posttrain.infra.tool_envs.environments import MANIFEST, EnvManifest
 from posttrain.infra.tool_envs.recipes import recipe
 
 Fault = Literal["none", "dash", "lost_item", "own_text", "crash", "one_by_one", "hang", "unjudged"]
@@ -142,5 +142,5 @@ def install_fake_opencompass(lab: LabPaths, *, fault: Fault = "none") -> Path:
         prefixes=(Path(sys.prefix), Path(sys.base_prefix)),
         packages={"opencompass": "fake"},
     )
-    write_json(folder / ".manifest.json", manifest)
+    write_json(folder / MANIFEST, manifest)
     return folder

@@ -14,6 +14,7 @@ from posttrain.core.paths import LabPaths
 from posttrain.infra.tool_envs import interpreters
 from posttrain.infra.tool_envs.recipes import Recipe, names, recipe
 
+MANIFEST = ".manifest.json"
 _WHERE = "import sys, importlib.util as u; print(u.find_spec(sys.argv[1]).submodule_search_locations[0])"
 
 
@@ -90,7 +91,7 @@ def package_folder(env: ToolEnv, package: str) -> Path:
 def read_manifest(folder: Path) -> EnvManifest | None:
     """The manifest of a complete environment, None for anything else."""
     try:
-        return EnvManifest.model_validate_json((folder / ".manifest.json").read_bytes())
+        return EnvManifest.model_validate_json((folder / MANIFEST).read_bytes())
     except (OSError, ValidationError):
         return None
 

@@ -19,7 +19,7 @@ from posttrain.infra.fetching import child_environment, run_tool
 from posttrain.infra.files import write_atomic, write_json
 from posttrain.infra.locks import held
 from posttrain.infra.tool_envs import interpreters
-from posttrain.infra.tool_envs.environments import EnvManifest, ToolEnv, find, read_manifest
+from posttrain.infra.tool_envs.environments import MANIFEST, EnvManifest, ToolEnv, find, read_manifest
 from posttrain.infra.tool_envs.interpreters import Interpreter
 from posttrain.infra.tool_envs.recipes import Recipe
 
@@ -68,14 +68,14 @@ class _Making:
         tool, folder = self.tool, self.folder
         interpreter = self._interpreter(wanted)
         self._require_space()
-        (folder / ".manifest.json").unlink(missing_ok=True)
+        (folder / MANIFEST).unlink(missing_ok=True)
         if not self._usable(interpreter):
             self._new_environment(interpreter)
         constraint = self._torch() if tool.torch else None
         self._rest(constraint)
         self.say(f"{tool.name}: trying it")
         self._python("-c", f"import {', '.join(tool.imports)}")
-        write_json(folder / ".manifest.json", self._manifest(interpreter))
+        write_json(folder / MANIFEST, self._manifest(interpreter))
 
     def _interpreter(self, wanted: Path | None) -> Interpreter:
         """The Python an unfinished environment was begun with, unless another one is asked for."""
