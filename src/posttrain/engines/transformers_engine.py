@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import GenerationConfig
 
 from posttrain.checkpoints.tensors import TensorTarget
 from posttrain.core.engine import (
@@ -31,8 +30,9 @@ from posttrain.engines.decoder import Decoder, supports
 from posttrain.engines.device import DeviceContext, claim_memory, room
 from posttrain.engines.fitting import complete, fit_requests, place_answers
 from posttrain.engines.lanes import Report, run_lanes
+from posttrain.engines.opening import base_facts, base_model, base_tokenizer, context_of
 from posttrain.engines.padded import answer_padded
-from posttrain.engines.prompting import render_turns, stop_ids, uses_date
+from posttrain.engines.prompting import render_turns, stop_ids
 from posttrain.engines.sampling import Sampler
 from posttrain.engines.static_batching import StaticEngine
 from posttrain.engines.static_ops import best_ops
@@ -59,28 +59,21 @@ class TransformersEngine:
         self._numeric, self._base = numeric, base
         torch.set_num_threads(_threads(numeric))
         with boundary(InfrastructureError, f"opening the base model {base}"):
-            self._tokenizer = AutoTokenizer.from_pretrained(
-                base, trust_remote_code=False, local_files_only=True
-            )
+            self._tokenizer = base_tokenizer(base)
         self._wake()
         self._stop_ids = stop_ids(self._tokenizer, self._ends)
-        self._max_length = getattr(self._model.config, "max_position_embeddings", None)
-        template = self._tokenizer.get_chat_template() if self._tokenizer.chat_template else None
-        return BaseFacts(
-            has_chat_template=template is not None,
-            uses_date=uses_date(template),
-            stop_token_ids=self._stop_ids,
-            max_length=self._max_length,
-            parameters=self._model.num_parameters(),
-            versions={"torch": torch.__version__, "transformers": transformers.__version__},
-        )
+        self._max_length = context_of(self._model)
+        return base_facts(self._tokenizer, self._model, stop_token_ids=self._stop_ids)
 
     def _wake(self) -> None:
         """Take the memory, and the base's model into it."""
         self._context.take()
         claim_memory(self._numeric)
         with boundary(InfrastructureError, f"opening the base model {self._base}"), _memory():
-            self._model = _base_model(self._base, self._numeric)
+            # transformers itself takes sdpa wherever an architecture has it, and says no where it has not
+            attention = None if self._numeric.attention == "sdpa" else self._numeric.attention
+            model = base_model(self._base, self._numeric, attention=attention)
+            self._model = model.to(self._numeric.device)
             self._target = TensorTarget(self._model, Path(self._base))
         self._decoder = Decoder(self._model) if supports(self._model) else None
         self._static = self._static_engine()
@@ -192,19 +185,6 @@ def _threads(numeric: NumericPlan) -> int:
     if numeric.device.startswith("cuda"):
         return min(_READING_THREADS, len(os.sched_getaffinity(0)))
     return 1 if numeric.lanes > 1 else numeric.threads
-
-
-def _base_model(base: str, numeric: NumericPlan) -> Any:
-    model = AutoModelForCausalLM.from_pretrained(
-        base,
-        dtype=getattr(torch, numeric.dtype),
-        # transformers itself takes sdpa wherever an architecture has it, and says no where it has not
-        attn_implementation=None if numeric.attention == "sdpa" else numeric.attention,
-        trust_remote_code=False,
-        local_files_only=True,
-        use_safetensors=True,
-    )
-    return model.eval().requires_grad_(False).to(numeric.device)
 
 
 class _memory:  # noqa: N801  (reads as a word in `with`)

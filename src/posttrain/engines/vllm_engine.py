@@ -11,11 +11,7 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import torch
-import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from typing import TYPE_CHECKING
 
 from posttrain.checkpoints.tensors import TensorTarget
 from posttrain.core.engine import BaseFacts, NumericPlan, Progress, Prompt, PromptSettings, RenderedPrompt
@@ -25,7 +21,8 @@ from posttrain.core.scores import Output
 from posttrain.core.specs import GenerationSettings
 from posttrain.engines.batching import Stops
 from posttrain.engines.fitting import complete, fit_requests, place_answers
-from posttrain.engines.prompting import render_turns, stop_ids, uses_date
+from posttrain.engines.opening import base_facts, base_model, base_tokenizer, context_of
+from posttrain.engines.prompting import render_turns, stop_ids
 from posttrain.engines.vllm_settings import environment, installed_build, require_build
 
 if TYPE_CHECKING:
@@ -47,25 +44,16 @@ class VllmEngine:
         os.environ.update(environment(numeric))
         self._base, self._numeric = Path(base), numeric
         with boundary(InfrastructureError, f"opening the base model {base}"):
-            self._tokenizer = AutoTokenizer.from_pretrained(
-                base, trust_remote_code=False, local_files_only=True
-            )
-            model = _base_model(base, numeric)
+            self._tokenizer = base_tokenizer(base)
+            model = base_model(base, numeric)
             self._target = TensorTarget(model, self._base)
         self._stop_ids = stop_ids(self._tokenizer, model.generation_config.eos_token_id)
-        self._max_length = getattr(model.config, "max_position_embeddings", None)
-        template = self._tokenizer.get_chat_template() if self._tokenizer.chat_template else None
-        return BaseFacts(
-            has_chat_template=template is not None,
-            uses_date=uses_date(template),
+        self._max_length = context_of(model)
+        return base_facts(
+            self._tokenizer,
+            model,
             stop_token_ids=self._stop_ids,
-            max_length=self._max_length,
-            parameters=model.num_parameters(),
-            versions={
-                "vllm": build.version if build else "",
-                "torch": torch.__version__,
-                "transformers": transformers.__version__,
-            },
+            versions={"vllm": build.version if build else ""},
         )
 
     def load(self, folder: str | None) -> LoadReport:
@@ -132,15 +120,3 @@ class VllmEngine:
         if running is not None:
             with suppress(InfrastructureError):
                 running.close()
-
-
-def _base_model(base: str, numeric: NumericPlan) -> Any:
-    """The base on the processor, in the plan's precision."""
-    model = AutoModelForCausalLM.from_pretrained(
-        base,
-        dtype=getattr(torch, numeric.dtype),
-        trust_remote_code=False,
-        local_files_only=True,
-        use_safetensors=True,
-    )
-    return model.eval().requires_grad_(False)
