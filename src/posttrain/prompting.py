@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from posttrain.core.engine import PinnedPrompt, RenderedPrompt
 from posttrain.core.errors import MissingExtra, UsageError
+from posttrain.core.paths import Workspace
 from posttrain.engines.prompting import answer_ids, build_turns, gold_text, render_turns
 
 __all__ = ["Example", "Prompter", "render", "render_example", "stop_token_ids"]
@@ -36,7 +37,7 @@ class Prompter:
     @classmethod
     def of(cls, workspace: Path, model: Path) -> Prompter:
         """Read settings and tokenizer from a workspace and a base model's folder."""
-        path = workspace / "prompt" / "settings.json"
+        path = Workspace(workspace).prompt_settings
         if not path.is_file():
             raise UsageError(f"no pinned prompt at {path}: is WORKSPACE the workspace of a run?")
         return cls(PinnedPrompt.model_validate_json(path.read_bytes()), _tokenizer(model))
@@ -70,8 +71,8 @@ def render_example(
 
 def stop_token_ids(*, workspace: str | None = None) -> tuple[int, ...]:
     """The tokens that end an answer when it is graded."""
-    folder = Path(workspace or _variable("WORKSPACE"))
-    return PinnedPrompt.model_validate_json((folder / "prompt" / "settings.json").read_bytes()).stop_token_ids
+    path = Workspace(Path(workspace or _variable("WORKSPACE"))).prompt_settings
+    return PinnedPrompt.model_validate_json(path.read_bytes()).stop_token_ids
 
 
 def _prompter(workspace: str | None, model: str | None) -> Prompter:

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-STOP_REASONS = ("user", "stuck", "nan", "plateau")
-
 
 @dataclass(frozen=True)
 class AttemptPaths:

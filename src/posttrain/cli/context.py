@@ -90,7 +90,7 @@ def find_run(lab: LabPaths, run: str) -> RunPaths:
     """The folder of a run by its id, or by its path; UsageError if there is none."""
     if "/" in run:
         folder = Path(run).resolve()
-        if folder.is_relative_to(lab.runs.resolve()) and (folder / "request.json").is_file():
+        if folder.is_relative_to(lab.runs.resolve()) and RunPaths(folder).request.is_file():
             return RunPaths(folder)
     elif run not in {"", ".", ".."} and not set(run) & set("*?["):
         found = lab.find_run(run)

@@ -75,7 +75,8 @@ def _workspace() -> Path:
 
 
 def _is_workspace(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("run_meta.json", "scores.json"))
+    workspace = Workspace(folder)
+    return workspace.run_meta.is_file() or workspace.scores.is_file()
 
 
 def _served() -> list[dict[str, object]]:

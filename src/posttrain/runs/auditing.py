@@ -10,7 +10,7 @@ from string import Formatter
 from posttrain.benchmarks.prepare import prepare_task
 from posttrain.core.errors import InfrastructureError, UsageError, boundary
 from posttrain.core.grading import Split
-from posttrain.core.paths import LabPaths, RunPaths
+from posttrain.core.paths import LabPaths, RunPaths, Workspace
 from posttrain.core.runs import RunPlan
 from posttrain.core.scores import Item
 from posttrain.core.specs import TaskSpec
@@ -25,12 +25,16 @@ from posttrain.runs.lab import Lab
 from posttrain.runs.resuming import read_plan
 from posttrain.runs.session import Session
 
+_OURS = Workspace(Path())
 _NOT_THE_AGENTS = frozenset(
-    {
-        *("models", "data", "prompt", "skills", "description.md", "instructions.md", "RULES.md"),
-        *("run.log", "agent.log", "run_meta.json", "scores.json"),
-    }
+    path.name
+    for path in (
+        *(_OURS.models, _OURS.data, _OURS.prompt, _OURS.skills),
+        *(_OURS.description, _OURS.instructions, _OURS.rules),
+        *(_OURS.run_log, _OURS.agent_log, _OURS.run_meta, _OURS.scores),
+    )
 )
+"""What the lab puts into a workspace."""
 _HOSTS = (
     r"(?:huggingface\.co/datasets|datasets-server\.huggingface\.co|hf-mirror\.com|kaggle\.com/datasets"
     r"|raw\.githubusercontent\.com)[^\s\"'<>)]*"
