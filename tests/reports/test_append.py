@@ -161,3 +161,20 @@ def test_a_score_that_does_not_exist_is_no_zero(tmp_path: Path) -> None:
     assert "**Score**: N/A | Improvement: N/A | Best: N/A" in (tmp_path / MARKDOWN).read_text("utf-8")
     row = json.loads((tmp_path / ROWS).read_bytes())
     assert (row["score"], row["improvement"]) == (None, None)
+
+
+@pytest.mark.parametrize("kind", ["linked folder", "a file for a folder", "huge"])
+def test_nothing_is_appended_to_what_is_no_report(tmp_path: Path, kind: str) -> None:
+    folder, elsewhere = tmp_path / "reports", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    if kind == "linked folder":
+        folder.symlink_to(elsewhere)
+    elif kind == "huge":
+        folder.mkdir()
+        with (folder / MARKDOWN).open("wb") as file:
+            file.truncate(1 << 30)
+    else:
+        folder.write_text("x")
+    with pytest.raises(UsageError):
+        append_iteration(folder, iteration(1))
+    assert not list(elsewhere.iterdir())

@@ -60,6 +60,9 @@ def test_values_are_read_from_the_syntax_tree(text: str, name: str, found: objec
         "def train(lr):\n    AdamW(p, lr=lr)\ntrain(*sys.argv)",
         "AdamW(p, lr=1e-5 if big else other)",
         "with open('x') as lr:\n    AdamW(p, lr=lr)",
+        "AdamW(p, lr='a' * 10**12)",
+        "AdamW(p, lr=0x" + "f" * 60_000 + ")",
+        "AdamW(p, lr=2**64 * 2**64 * 2**64)",
     ],
 )
 def test_what_cannot_be_known_is_not_guessed(text: str) -> None:
@@ -124,3 +127,7 @@ def test_a_script_brings_along_what_it_imports_and_reads() -> None:
 )
 def test_values_are_compared_by_what_they_mean(claimed: str, found: object, equal: bool) -> None:
     assert same(claimed, found) is equal
+
+
+def test_a_huge_number_of_yaml_is_no_hyper_parameter() -> None:
+    assert values("stage: sft\nlearning_rate: 0x" + "f" * 60_000 + "\n", "lr", "yaml") == set()

@@ -23,6 +23,7 @@ from posttrain.reports.summaries.words import Field as Bullet
 
 MARKDOWN, ROWS = "summary.md", "summary.jsonl"
 TIME_FORMAT = "%Y-%m-%d %H:%M"
+_LARGEST = 16 << 20
 _LOCK = ".summary.lock"
 _TIME = r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}"
 
@@ -116,6 +117,8 @@ def append_iteration(folder: Path, iteration: Iteration, *, lang: Lang = "zh") -
     Earlier bytes stay as they are. A process that dies between the two files leaves a row short; the next
     append completes it first. UsageError if a file is none that can be appended to.
     """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"{folder} is not a folder of the workspace; move it away")
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
         markdown, rows = folder / MARKDOWN, folder / ROWS
@@ -216,6 +219,8 @@ def _size(path: Path) -> int:
         return 0
     if not path.is_file() or path.is_symlink():
         raise UsageError(f"{path} is not a regular file; move it away")
+    if status.st_size > _LARGEST:
+        raise UsageError(f"{path} is larger than {_LARGEST >> 20} MiB; nobody reads it any more")
     return status.st_size
 
 

@@ -16,6 +16,7 @@ _STEPS = 2_000
 """For one expression: names that refer to each other in many ways multiply."""
 _ALL_STEPS = 300_000
 """For one script."""
+_MOST_BITS, _LONGEST = 128, 200
 _CASTS = {"int", "float", "str", "bool"}
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -51,7 +52,8 @@ UNKNOWN = Values()
 
 
 def constant(value: Constant) -> Values:
-    return Values(frozenset({value}), complete=True)
+    """One value; nothing is known of one that is no hyper-parameter for its size."""
+    return Values(frozenset({value}), complete=True) if value is None or _is_small(value) else UNKNOWN
 
 
 @dataclass
@@ -89,7 +91,7 @@ class Names:
 
     def _constant(self, node: ast.Constant, _depth: int) -> Values:
         value = node.value
-        return constant(value) if value is None or isinstance(value, int | float | str | bool) else UNKNOWN
+        return constant(value) if value is None or isinstance(value, int | float | str) else UNKNOWN
 
     def _name(self, node: ast.Name, depth: int) -> Values:
         return self.every(self.assigned.get(node.id, []), depth)
@@ -213,12 +215,21 @@ def _reads_environment(node: ast.Call) -> bool:
 
 
 def _applied(apply: Callable[[Any, Any], Any], pair: tuple[Any, Any]) -> Any:
-    """The result, or None where there is none (a text times a text, a division by zero)."""
+    """The result, or None where there is none (a text times a number, a division by zero)."""
+    if apply is operator.mul and any(isinstance(part, str) for part in pair):
+        return None  # `"a" * 10**12` is no hyper-parameter, and no memory has room for it
     try:
         result = apply(*pair)
     except (TypeError, ValueError, ArithmeticError):
         return None
-    return result if isinstance(result, int | float | str) and len(str(result)) < 200 else None
+    return result if _is_small(result) else None
+
+
+def _is_small(value: object) -> bool:
+    """Whether it may be a hyper-parameter: a huge whole number cannot even be written out."""
+    if isinstance(value, int):
+        return value.bit_length() <= _MOST_BITS
+    return isinstance(value, float) or (isinstance(value, str) and len(value) < _LONGEST)
 
 
 def _small_power(base: Any, exponent: Any) -> Any:
