@@ -17,13 +17,14 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
 from posttrain.benchmarks.splits import bucket
 from posttrain.core.errors import PluginError, PosttrainError, UsageError, boundary
 from posttrain.core.frozen import Frozen
+from posttrain.infra.answering import claim_stdout, send
 from posttrain.infra.digests import digest_bytes
 from posttrain.infra.files import read_jsonl, write_jsonl
 
@@ -186,21 +187,15 @@ def serve(line: bytes, asked: Callable[[Wanted], Given]) -> Prepared | PrepareFa
 
 
 def main() -> int:
-    with os.fdopen(os.dup(1), "wb") as pipe:
-        os.dup2(2, 1)
+    with claim_stdout() as pipe:
 
         def asked(wanted: Wanted) -> Given:
-            _send(pipe, wanted)
+            send(pipe, wanted)
             reply = sys.stdin.buffer.readline()
             return Given.model_validate(json.loads(reply)) if reply else Given(path=None, error="no harness")
 
-        _send(pipe, serve(sys.stdin.buffer.readline(), asked))
+        send(pipe, serve(sys.stdin.buffer.readline(), asked))
     return 0
-
-
-def _send(pipe: BinaryIO, message: Frozen) -> None:
-    pipe.write(message.model_dump_json().encode("utf-8") + b"\n")
-    pipe.flush()
 
 
 if __name__ == "__main__":

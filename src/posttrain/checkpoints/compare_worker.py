@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from posttrain.checkpoints.comparison import Checkpoint, compare
 from posttrain.checkpoints.headers import read_weights
 from posttrain.checkpoints.matching import head_in_files, plan_submission, token_count
 from posttrain.core.errors import InfrastructureError, PosttrainError, Rejected, SubmissionFault, boundary
+from posttrain.infra.answering import claim_stdout, send
 
 
 def answer(job: CompareJob) -> Compared:
@@ -44,15 +44,14 @@ def failure(error: PosttrainError) -> CompareFailed:
 
 
 def main() -> int:
-    with os.fdopen(os.dup(1), "wb") as pipe:
-        os.dup2(2, 1)
+    with claim_stdout() as pipe:
         try:
             with boundary(InfrastructureError, "reading the job"):
                 job = CompareJob.model_validate_json(sys.stdin.buffer.readline())
             reply: Compared | CompareFailed = answer(job)
         except PosttrainError as error:
             reply = failure(error)
-        pipe.write(reply.model_dump_json().encode() + b"\n")
+        send(pipe, reply)
     return 0
 
 

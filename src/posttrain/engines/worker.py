@@ -41,6 +41,7 @@ from posttrain.core.errors import (
     UsageError,
     boundary,
 )
+from posttrain.infra.answering import claim_stdout, send
 
 _PROGRESS_EVERY_S = 0.25
 
@@ -96,8 +97,7 @@ class Worker:
             self._reply(ProgressReply(done=done, total=total))
 
     def _reply(self, reply: Reply) -> None:
-        self._replies.write(reply.model_dump_json().encode() + b"\n")
-        self._replies.flush()
+        send(self._replies, reply)
 
 
 def failure(error: PosttrainError) -> Failed:
@@ -157,18 +157,11 @@ def _engine_or_reason(name: str) -> Engine:
         return _Unavailable(error)
 
 
-def _own_output() -> BinaryIO:
-    """What was standard output, for replies alone; everything printed from now on goes to standard error."""
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    return os.fdopen(kept, "wb")
-
-
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m posttrain.engines.worker transformers|scripted|vllm\n")
         return 2
-    replies = _own_output()
+    replies = claim_stdout()
     try:
         Worker(_engine_or_reason(arguments[0]), replies).serve(sys.stdin.buffer)
     except BrokenPipeError:

@@ -7,15 +7,13 @@ error, so that the answer stays the only line on standard output.
 
 from __future__ import annotations
 
-import os
 import sys
-from typing import BinaryIO
 
 from posttrain.core.errors import PluginError, PosttrainError, boundary
 from posttrain.core.evaluation import EngineGiven, EngineWanted, ScoringFailed, ScoringJob
-from posttrain.core.frozen import Frozen
 from posttrain.core.scores import Evaluation
 from posttrain.evaluators.stock import OWN, Asked, make_evaluator
+from posttrain.infra.answering import claim_stdout, send
 
 
 def score(job: ScoringJob, asked: Asked | None = None) -> Evaluation:
@@ -38,29 +36,16 @@ def serve(line: bytes, asked: Asked | None = None) -> Evaluation | ScoringFailed
         return ScoringFailed(error=str(error))
 
 
-def claim_stdout() -> BinaryIO:
-    """The real standard output for our one line; everything else that prints gets standard error."""
-    answer = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    return answer
-
-
 def main() -> int:
     with claim_stdout() as pipe:
 
         def asked(wanted: EngineWanted) -> EngineGiven:
-            _send(pipe, wanted)
+            send(pipe, wanted)
             reply = sys.stdin.buffer.readline()
             return EngineGiven.model_validate_json(reply) if reply else EngineGiven(error="no harness")
 
-        _send(pipe, serve(sys.stdin.buffer.readline(), asked))
+        send(pipe, serve(sys.stdin.buffer.readline(), asked))
     return 0
-
-
-def _send(pipe: BinaryIO, message: Frozen) -> None:
-    pipe.write(message.model_dump_json().encode("utf-8") + b"\n")
-    pipe.flush()
 
 
 if __name__ == "__main__":

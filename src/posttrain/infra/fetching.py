@@ -19,6 +19,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from posttrain.core.errors import InfrastructureError, MissingExtra, UsageError
 from posttrain.core.frozen import Frozen
+from posttrain.infra.answering import claim_stdout, send
 from posttrain.infra.processes import Command, Spawner
 
 Progress = Callable[[str], None]
@@ -139,18 +140,12 @@ def serve(handle: Callable[[bytes, Progress], Frozen]) -> None:
 
     Whatever libraries print goes to standard error, so that replies stay alone on their pipe.
     """
-    with os.fdopen(os.dup(1), "wb") as pipe:
-        os.dup2(2, 1)
-
-        def send(reply: Frozen) -> None:
-            pipe.write(reply.model_dump_json().encode() + b"\n")
-            pipe.flush()
-
+    with claim_stdout() as pipe:
         try:
-            result = handle(sys.stdin.buffer.readline(), lambda line: send(FetchProgress(line=line)))
-            send(FetchDone(result=result.model_dump(mode="json")))
+            result = handle(sys.stdin.buffer.readline(), lambda line: send(pipe, FetchProgress(line=line)))
+            send(pipe, FetchDone(result=result.model_dump(mode="json")))
         except (UsageError, InfrastructureError) as error:
-            send(FetchFailed(error=str(error), usage=isinstance(error, UsageError)))
+            send(pipe, FetchFailed(error=str(error), usage=isinstance(error, UsageError)))
 
 
 def _parse(line: bytes, module: str) -> FetchProgress | FetchDone | FetchFailed:
