@@ -254,3 +254,39 @@ def test_a_profile_chooses_model_and_effort(
 )
 def test_time_is_told_in_words(seconds: float, words: str) -> None:
     assert told(seconds) == words
+
+
+@pytest.mark.parametrize("content", ["#!/nowhere/interpreter\n", "\0\1no program"])
+def test_a_program_that_cannot_be_started_is_a_line_and_126(bench: Any, tmp_path: Path, content: str) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "claude").write_text(content, "utf-8")
+    (programs / "claude").chmod(0o755)
+    ended = bench.run(agent("claude", programs), host=host("claude", programs))
+    assert ended.returncode == 126
+    assert "cannot be started" in ended.stdout
+    assert "Traceback" not in ended.stdout
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "assistant", "message": {"content": [{"type": "text", "text": "half \ud800"}]}},
+        {"type": "assistant", "message": {"content": [{"type": "text", "text": 5}]}},
+        {"type": "result", "usage": {}, "total_cost_usd": "much", "session_id": ["a"]},
+    ],
+    ids=["surrogate", "number", "usage"],
+)
+def test_an_event_of_wrong_types_does_not_end_the_listening(
+    bench: Any, tmp_path: Path, event: dict[str, Any]
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    told = json.dumps(event).replace("\\", "\\\\")
+    (programs / "claude").write_text(
+        f"#!/bin/sh\nprintf '%b\\n' '{told}'\nhead -c 300000 /dev/zero\n", "utf-8"
+    )
+    (programs / "claude").chmod(0o755)
+    ended = bench.run(agent("claude", programs, MAX_PROMPTS="1"), host=host("claude", programs), timeout_s=30)
+    assert ended.returncode == 0, ended.stdout[-500:]
+    assert "Traceback" not in ended.stdout

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from typing import Annotated, Literal
 
 import pytest
@@ -108,3 +110,26 @@ def test_the_description_names_every_field_and_its_kind() -> None:
         "whole script",
     ):
         assert part in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["`" * 300_000, "```" * 100_000, "<think>" * 50_000, '{"a":"' + '\\"' * 200_000, "~~~\n" * 50_000],
+    ids=["ticks", "fences", "thinking", "quotes", "tildes"],
+)
+def test_what_is_repeated_without_end_is_read_in_no_time(text: str) -> None:
+    began = time.process_time()
+    with suppress(Unreadable):
+        read_answer(Script, text)
+    assert time.process_time() - began < 3.0
+
+
+@pytest.mark.parametrize("outer", ["", "python"])
+def test_of_two_fences_around_each_other_the_inner_one_is_read(outer: str) -> None:
+    text = f"```{outer}\n```python\nprint(1)\n```\n```"
+    assert read_answer(Script, text).code == "print(1)\n"
+
+
+def test_an_object_nested_too_deeply_is_a_fault_of_the_answer() -> None:
+    with pytest.raises(Unreadable):
+        read_answer(Idea, '{"hypothesis": "a", "more": ' + "[" * 900 + "]" * 900 + "}")

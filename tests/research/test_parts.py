@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -162,3 +163,37 @@ def test_the_newest_checkpoint_of_the_folder_is_taken(tmp_path: Path) -> None:
 def test_scripts_see_no_key_and_no_grader() -> None:
     environ = {"PATH": "/bin", "OPENAI_API_KEY": "k", "HF_TOKEN": "t", "GRADING_SERVER_URL": "u", "SEED": "1"}
     assert script_environment(environ) == {"PATH": "/bin", "SEED": "1"}
+
+
+def test_a_damaged_journal_is_put_right_from_what_is_known(tmp_path: Path) -> None:
+    path, torn = tmp_path / "research" / "journal.jsonl", tmp_path / "journal.torn"
+    journal = Journal(path, torn=torn)
+    journal.append(node(1))
+    path.unlink()
+    path.parent.rmdir()
+    journal.append(node(2))
+    assert [each.number for each in read_journal(path)] == [1, 2]
+
+
+def test_from_a_line_that_is_not_the_next_iteration_on_the_journal_is_moved_away(tmp_path: Path) -> None:
+    path, torn = tmp_path / "journal.jsonl", tmp_path / "journal.torn"
+    journal = Journal(path, torn=torn)
+    for number in (1, 2, 4):
+        journal.append(node(number))
+    again = Journal(path, torn=torn)
+    assert ([each.number for each in again.nodes], again.moved) == ([1, 2], 1)
+    assert len(read_journal(path)) == 2
+    assert '"number":4' in torn.read_text("utf-8")
+
+
+def test_a_loss_beyond_all_numbers_is_infinite(tmp_path: Path) -> None:
+    curve = tmp_path / "curve.jsonl"
+    curve.write_text('{"loss": 1' + "0" * 400 + "}\n", "utf-8")
+    assert read_losses(curve, tmp_path / "none.log") == [math.inf]
+
+
+def test_a_link_in_place_of_the_folder_holds_no_checkpoint_of_this_iteration(tmp_path: Path) -> None:
+    (tmp_path / "n001" / "last").mkdir(parents=True)
+    (tmp_path / "n001" / "last" / "model.safetensors").touch()
+    (tmp_path / "n002").symlink_to("n001")
+    assert find_checkpoint(tmp_path / "n002") is None

@@ -195,7 +195,7 @@ def _require_readable(file: _Shown, text: str) -> None:
     elif file.path.suffix == ".py":
         try:
             ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise RefusedRepair(f"{file.name} would be no Python: {_line(str(error))}") from error
 
 
@@ -206,7 +206,8 @@ def _repair(case: RepairCase, advice: Advice, changed: Sequence[tuple[_Shown, st
     words: list[str] = []
     for file, text in changed:
         copy = _copy_of(file.path, case.number)
-        renamed = re.sub(rf"(?<![\w.-]){re.escape(file.path.name)}(?![\w-])", copy.name, command)
+        named = rf"(?<![\w.-]){re.escape(file.path.name)}(?![\w-])"
+        renamed = re.sub(named, copy.name.replace("\\", r"\\"), command)
         if renamed == command:
             raise RefusedRepair(f"the command does not name {file.name}, so a changed copy would not be read")
         command = renamed

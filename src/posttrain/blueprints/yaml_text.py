@@ -24,6 +24,8 @@ def load_yaml(text: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         message = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise YamlError(message, (mark.line if mark else 0) + 1) from error
+    except (ValueError, RecursionError) as error:  # a date that is none; brackets without end
+        raise YamlError(str(error), 1) from error
 
 
 def scalars(text: str) -> dict[str, Any]:

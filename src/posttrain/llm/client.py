@@ -11,12 +11,13 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel
 
+from posttrain.core.errors import boundary
 from posttrain.llm.extraction import Unreadable, describe, read_answer
 from posttrain.llm.messages import Completion, LlmFailed, Message, Provider, Unavailable, Usage
 from posttrain.llm.openai_http import OpenAiHttp
 from posttrain.llm.prices import cost_of
 from posttrain.llm.settings import LlmSettings
-from posttrain.llm.transcript import Transcript
+from posttrain.llm.transcript import HIDDEN, Transcript
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -24,9 +25,13 @@ REPAIRS = 2
 TRIES = 8
 """Of one exchange, against faults that may pass."""
 _LONGEST_PAUSE_S = 60.0
+_SHORTEST_PAUSE_S = 0.5
+"""Also for a server that says "at once": eight tries within a blink are one."""
 _SHOWN_BACK, _SHOWN_OF_CUT = 4000, 400
 """Characters of its own faulty answer that a model sees again; of one that ran on, less: it would go on."""
 _CHARS_A_TOKEN = 4
+_SHORTEST_SECRET = 12
+"""A shorter one, as local servers are content with, may be a word of the answer."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ class LlmClient:
         for tried in range(1, TRIES + 1):
             began = time.monotonic()
             try:
-                completion = self._complete(messages)
+                completion = self._without_key(self._complete(messages))
             except (Unavailable, LlmFailed) as error:
                 self._transcript.add(
                     name=name, call=self._asked, attempt=attempt, tried=tried, error=str(error),
@@ -126,6 +131,14 @@ class LlmClient:
             return completion
         raise AssertionError("the last try either answers or raises")
 
+    def _without_key(self, completion: Completion) -> Completion:
+        """A server may echo the key; nothing that is made of its words is to hold it."""
+        text = completion.text
+        for secret in self.settings.secrets:
+            if len(secret) >= _SHORTEST_SECRET:
+                text = text.replace(secret, HIDDEN)
+        return completion if text == completion.text else completion.model_copy(update={"text": text})
+
     def _complete(self, messages: tuple[Message, ...]) -> Completion:
         remaining = self._remaining()
         if remaining <= 1.0:
@@ -135,7 +148,8 @@ class LlmClient:
         async def bounded() -> Completion:
             # around everything: a server that sends a word a minute keeps within every other timeout
             async with asyncio.timeout(limit):
-                return await self._provider.complete(messages, timeout_s=limit)
+                with boundary(Unavailable, "the model's server gave something unheard of"):
+                    return await self._provider.complete(messages, timeout_s=limit)
 
         try:
             return asyncio.run(bounded())
@@ -152,7 +166,7 @@ class LlmClient:
             raise LlmFailed(f"{told} ({TRIES} tries)", reason="server", usage=spent) from error
         seconds = min(_LONGEST_PAUSE_S, 2.0 ** (tried - 1) * random.uniform(0.8, 1.2))  # noqa: S311
         if error.retry_after_s is not None:
-            seconds = max(error.retry_after_s, 0.05)
+            seconds = max(error.retry_after_s, min(seconds, _SHORTEST_PAUSE_S))
         if seconds + 1.0 >= self._remaining():
             raise LlmFailed(f"{told}, and no time is left to try again", reason="time", usage=spent)
         self._sleep(seconds)

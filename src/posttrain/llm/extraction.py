@@ -1,8 +1,11 @@
 """Reading an object of a given class out of what a model wrote.
 
 Tolerated, because nothing can be misread by it: reasoning in <think> tags, prose around the object, code
-fences, raw line ends inside strings, a comma before a closing bracket. A field marked `Block` may stand
-in a fence of its own behind the object, where code needs no escapes.
+fences, also two around each other, raw line ends inside strings, a comma before a closing bracket. A field
+marked `Block` may stand in a fence of its own behind the object, where code needs no escapes.
+
+Every look at the text takes time in proportion to its length: what a model repeats without end must not
+hold up the loop beyond its deadline.
 """
 
 from __future__ import annotations
@@ -20,13 +23,12 @@ from posttrain.core.errors import PosttrainError
 
 _T = TypeVar("_T", bound=BaseModel)
 
-_THINKING = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
-_FENCE = re.compile(
-    r"^[ \t]*(```+|~~~+)[ \t]*([\w+.-]*)[^\n]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.DOTALL | re.MULTILINE
-)
+_THINKING = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
+_LINE = re.compile(r"(?:[ \t]*+(`{3,}+|~{3,}+)[ \t]*+([\w+.-]*+)([^\n]*+)|[^\n]*+)(?:\n|\Z)")
+"""A line; with groups where it marks a fence."""
 _MOST_OBJECTS = 40
 """Places at which an object is looked for; hostile texts consist of opening braces."""
-_STRING_OR_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])', re.DOTALL)
+_STRING_OR_COMMA = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\Z)|,(?=\s*+[}\]])', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,29 @@ class Block:
     language: str = "python"
 
 
+@dataclass(frozen=True)
+class _Fence:
+    """A fenced passage and where it stands, its marks included."""
+
+    start: int
+    end: int
+    language: str
+    content: str
+
+
 class Unreadable(PosttrainError):
     """A text without the object; the message is meant for the model that wrote it."""
 
 
 def read_answer(schema: type[_T], text: str) -> _T:
     """The first object in `text` that is a valid `schema`. Unreadable says what is wrong."""
-    visible = _THINKING.sub("", text.replace("\r\n", "\n"))
+    try:
+        return _first_valid(schema, _without_thinking(text.replace("\r\n", "\n").replace("\r", "\n")))
+    except RecursionError as error:
+        raise Unreadable("the object is nested too deeply") from error
+
+
+def _first_valid(schema: type[_T], visible: str) -> _T:
     if not visible.strip():
         raise Unreadable("the answer is empty")
     blocks, rest = _take_blocks(schema, visible)
@@ -99,22 +117,55 @@ def _block_fields(schema: type[BaseModel]) -> dict[str, Block]:
     }
 
 
+def _without_thinking(text: str) -> str:
+    """Without passages between thinking tags; a tag that is not closed is a word like others."""
+    kept, done, began = [], 0, -1
+    for tag in _THINKING.finditer(text):
+        if not tag.group(1):
+            began = tag.start() if began < 0 else began
+        elif began >= 0:
+            kept.append(text[done:began])
+            done, began = tag.end(), -1
+    return "".join([*kept, text[done:]])
+
+
 def _take_blocks(schema: type[BaseModel], text: str) -> tuple[dict[str, str], str]:
     """The longest fence of each marked language, and the text without the fences of these languages."""
     blocks: dict[str, str] = {}
     for name, mark in _block_fields(schema).items():
-        fences = [match for match in _FENCE.finditer(text) if _speaks(match, mark)]
+        fences = [fence for fence in _fences(text) if _speaks(fence, mark)]
         if fences:
-            blocks[name] = max((match.group(3) for match in fences), key=len)
-            for match in reversed(fences):
-                text = text[: match.start()] + text[match.end() :]
+            blocks[name] = max((fence.content for fence in fences), key=len)
+            begins, ends = [0, *(fence.end for fence in fences)], [*(fence.start for fence in fences), None]
+            text = "".join(text[begin:end] for begin, end in zip(begins, ends, strict=True))
     return blocks, text
 
 
-def _speaks(fence: re.Match[str], mark: Block) -> bool:
-    language = fence.group(2).lower()
+def _fences(text: str) -> Iterator[_Fence]:
+    """Fenced passages in order; the last may lack its end. Of two around each other, the inner one."""
+    opened: re.Match[str] | None = None
+    start = begin = 0
+    blank = True
+    for mark in _LINE.finditer(text):
+        if not mark.group(1):
+            blank = blank and not mark.group().strip()
+            continue
+        bare = not (mark.group(2) or mark.group(3).strip())
+        if opened is None or (blank and not bare):
+            start = mark.start() if opened is None else start
+            opened, begin, blank = mark, mark.end(), True
+        elif bare and mark.group(1) == opened.group(1):
+            yield _Fence(start, mark.end(), opened.group(2).lower(), text[begin : mark.start()])
+            opened = None
+        else:
+            blank = False
+    if opened is not None:
+        yield _Fence(start, len(text), opened.group(2).lower(), text[begin:])
+
+
+def _speaks(fence: _Fence, mark: Block) -> bool:
     names = {mark.language, mark.language[:2], f"{mark.language}3"}
-    return language in names or (not language and not fence.group(3).lstrip().startswith("{"))
+    return fence.language in names or (not fence.language and not fence.content.lstrip().startswith("{"))
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -18,6 +19,7 @@ import httpx
 
 from posttrain.llm.messages import Completion, LlmFailed, Message, Unavailable
 from posttrain.llm.settings import OPENAI_BASE, LlmSettings
+from posttrain.llm.transcript import HIDDEN
 
 _CONNECT_S = 20.0
 _CHARS_A_TOKEN = 12
@@ -49,14 +51,14 @@ class OpenAiHttp:
                     async with client.stream("POST", self._url, json=body) as response:
                         if response.status_code == 200:
                             return await self._read(response)
-                        refusal = await _refusal(response)
+                        refusal = await _refusal(response, self._settings)
                     unknown = _named(body, refusal) if response.status_code in (400, 422) else None
                     if unknown is None:
                         raise _fault(response, refusal)
                     body.pop(unknown)
                 raise LlmFailed(f"the server refuses every form of the request: {refusal}", reason="answer")
         except httpx.InvalidURL as error:
-            raise LlmFailed(f"{self._url}: {error}", reason="refused") from error
+            raise LlmFailed(f"the model's server has no usable address: {error}", reason="refused") from error
         except httpx.HTTPError as error:
             raise Unavailable(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
 
@@ -104,7 +106,7 @@ class OpenAiHttp:
                 break
             content = _event(event)
             usage = content.get("usage") or usage
-            for choice in content.get("choices") or []:
+            for choice in _choices(content):
                 text = _text(choice.get("delta"))
                 parts.append(text)
                 size += len(text)
@@ -129,7 +131,9 @@ class OpenAiHttp:
 async def _events(response: httpx.Response, *, cap: int) -> AsyncIterator[str]:
     """The data of server-sent events. A line without an end must not fill the memory."""
     pending, seen = "", 0
-    async for part in response.aiter_text():
+    decoder = getincrementaldecoder("utf-8")("replace")  # whatever charset the server claims
+    async for raw in response.aiter_bytes():
+        part = decoder.decode(raw)
         seen += len(part)
         pending += part
         *lines, pending = pending.split("\n")
@@ -155,10 +159,15 @@ def _event(text: str) -> dict[str, Any]:
 
 
 def _choice(content: Any) -> dict[str, Any]:
-    choices = content.get("choices") if isinstance(content, dict) else None
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+    choices = _choices(content) if isinstance(content, dict) else []
+    if not choices:
         raise Unavailable(f"the server's answer holds no choice: {str(content)[:200]}")
     return choices[0]
+
+
+def _choices(content: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = content.get("choices")
+    return [each for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
 
 
 def _text(message: Any) -> str:
@@ -180,17 +189,20 @@ def _text(message: Any) -> str:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-async def _refusal(response: httpx.Response) -> str:
-    """The server's words, the beginning of them."""
+async def _refusal(response: httpx.Response, settings: LlmSettings) -> str:
+    """The server's words, the beginning of them; without the key, of which a cut must not leave a part."""
     raw = bytearray()
     async for part in response.aiter_bytes():
         raw += part
         if len(raw) > 4096:
             break
-    return " ".join(raw[:2000].decode("utf-8", "replace").split())
+    text = raw.decode("utf-8", "replace")
+    for secret in settings.secrets:
+        text = text.replace(secret, HIDDEN)
+    return " ".join(text[:2000].split())
 
 
 def _named(body: dict[str, Any], refusal: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr
 
@@ -82,8 +83,11 @@ class LlmSettings(Frozen):
                 f"{_KEYS[provider][0]} is not set, and CHAT_MODEL={stated} needs it; "
                 f"for a local server set {_BASES[provider][0]} instead"
             )
-        if base is not None and not base.startswith(("http://", "https://")):
-            raise UsageError(f"{_BASES[provider][0]}: {base!r} is not an http(s) address")
+        if not stated.isprintable():
+            raise UsageError(f"CHAT_MODEL: {stated!r} is not the name of a model")
+        if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
+            raise UsageError(f"{_KEYS[provider][0]}: a key consists of ASCII letters, digits and signs only")
+        _require_address(_BASES[provider][0], base)
         return cls(
             model=model,
             provider=provider,
@@ -114,6 +118,19 @@ def _provider_of(stated: str, env: Mapping[str, str]) -> tuple[ProviderName, str
             if stated.lower().startswith(family):
                 return provider, stated
     return "openai", stated
+
+
+def _require_address(name: str, base: str | None) -> None:
+    """The address itself is not repeated: it may hold a password."""
+    if base is None:
+        return
+    try:
+        parts = urlsplit(base)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        usable = False
+    if not (usable and base.isprintable() and " " not in base):
+        raise UsageError(f"{name}: not an http(s) address")
 
 
 def _first(env: Mapping[str, str], names: tuple[str, ...]) -> str | None:

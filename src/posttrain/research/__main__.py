@@ -16,7 +16,6 @@ from posttrain.llm.client import LlmClient
 from posttrain.llm.settings import LlmSettings
 from posttrain.llm.transcript import Transcript
 from posttrain.research.account import Account, Stopwatch
-from posttrain.research.journal import read_journal
 from posttrain.research.loop import Bench, Loop
 from posttrain.research.places import Places
 from posttrain.research.policy import STEPS_AN_ITERATION, Policy, best_of
@@ -88,8 +87,8 @@ def research(environ: Mapping[str, str]) -> tuple[Account, bool]:
             log=_say,
             most_chars=most_chars,
         )
-        account = Loop(bench, watch=Stopwatch(began=BEGAN)).run()
-    nodes = read_journal(places.journal)
+        loop = Loop(bench, watch=Stopwatch(began=BEGAN))
+        account, nodes = loop.run(), loop.nodes
     best = best_of(nodes)
     if best is not None and best.grade is not None:
         _say(f"best: iteration {best.number}, submission {best.grade.submission_id}, {best.grade.score:.1f}")
@@ -130,7 +129,7 @@ def _count(environ: Mapping[str, str], name: str, default: int, *, least: int) -
     text = environ.get(name, "").strip()
     if not text:
         return default
-    if not (text.isascii() and text.isdigit() and least <= int(text[:12]) == int(text)):
+    if not (text.isascii() and text.isdigit() and len(text) <= 12 and int(text) >= least):
         raise UsageError(f"{name}: {text!r} is not a whole number of at least {least}")
     return int(text)
 

@@ -12,7 +12,8 @@ from statistics import median
 from posttrain.research.nodes import Curve
 
 _PRINTED = re.compile(
-    r"""['"]?\b(?:train_)?loss['"]?\s*[:=]?\s*(nan|[+-]?inf|[+-]?\d+(?:\.\d*)?(?:e[+-]?\d+)?)\b""", re.I
+    r"""['"]?\b(?:train_)?loss['"]?\s{0,4}[:=]?\s{0,4}(nan|[+-]?inf|[+-]?\d+(?:\.\d*)?(?:e[+-]?\d+)?)\b""",
+    re.I,
 )
 _SAMPLES = 20
 _MOST_BYTES = 8 << 20
@@ -48,7 +49,12 @@ def _loss(line: str) -> float | None:
     if not isinstance(point, dict) or "loss" not in point:
         return None
     loss = point["loss"]
-    return float(loss) if isinstance(loss, int | float) and not isinstance(loss, bool) else math.nan
+    if isinstance(loss, bool) or not isinstance(loss, int | float):
+        return math.nan
+    try:
+        return float(loss)
+    except OverflowError:
+        return math.inf
 
 
 def in_short(losses: Sequence[float]) -> Curve:

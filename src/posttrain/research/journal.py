@@ -11,23 +11,32 @@ from pydantic import ValidationError
 
 from posttrain.core.errors import PosttrainError
 from posttrain.core.frozen import Frozen
-from posttrain.infra.files import write_json
+from posttrain.infra.files import write_atomic, write_json
 from posttrain.research.nodes import Node
 
 _T = TypeVar("_T", bound=Frozen)
 
 
 class Journal:
-    """Nodes in order; a line is written whole and synced before the next iteration begins."""
+    """Nodes in order; a line is written whole and synced before the next iteration begins.
+
+    The loop writes what it holds, and not to what it finds: scripts run as the same user, and one that
+    damages the file must not cost the iterations before it.
+    """
 
     def __init__(self, path: Path, *, torn: Path) -> None:
-        """Reads what is there. What a death left of a last line moves to `torn`."""
+        """Reads what is there. From the first line on that is not the next iteration, all moves to `torn`."""
         self._path = path
+        self._torn = torn
         path.parent.mkdir(parents=True, exist_ok=True)
-        _mend(path, torn)
-        self.nodes: list[Node] = list(read_journal(path))
+        self.nodes, self._whole, found = _longest_beginning(path)
+        self.moved = found - len(self.nodes)
+        """Lines that were no iterations in order; results of their steps are kept, so little is lost."""
+        self._put_right()
 
     def append(self, node: Node) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._put_right()
         line = node.model_dump_json().encode("utf-8") + b"\n"
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -35,7 +44,43 @@ class Journal:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+        self._whole += line
         self.nodes.append(node)
+
+    def _put_right(self) -> None:
+        """Let the file hold what is known, and nothing else."""
+        try:
+            raw = self._path.read_bytes()
+        except FileNotFoundError:
+            raw = b""
+        if raw == self._whole:
+            return
+        rest = raw.removeprefix(self._whole)
+        if rest:
+            with self._torn.open("ab") as file:
+                file.write(rest.removesuffix(b"\n") + b"\n")
+        write_atomic(self._path, self._whole)
+
+
+def _longest_beginning(path: Path) -> tuple[list[Node], bytes, int]:
+    """Iterations 1, 2, … as far as the file holds them, their bytes, and how many whole lines there are."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return [], b"", 0
+    lines = raw[: raw.rfind(b"\n") + 1].split(b"\n")[:-1]
+    nodes: list[Node] = []
+    whole = b""
+    for line in lines:
+        try:
+            node = Node.model_validate_json(line)
+        except ValidationError:
+            break
+        if node.number != len(nodes) + 1 or (node.parent or 0) >= node.number:
+            break
+        nodes.append(node)
+        whole += line + b"\n"
+    return nodes, whole, len(lines)
 
 
 def read_journal(path: Path) -> tuple[Node, ...]:
@@ -51,18 +96,6 @@ def read_journal(path: Path) -> tuple[Node, ...]:
         except ValidationError as error:
             raise PosttrainError(f"{path}:{number}: no iteration: {error.errors()[0]['msg']}") from error
     return tuple(nodes)
-
-
-def _mend(path: Path, torn: Path) -> None:
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return
-    whole = raw.rfind(b"\n") + 1
-    if whole < len(raw):
-        with torn.open("ab") as file:
-            file.write(raw[whole:] + b"\n")
-        os.truncate(path, whole)
 
 
 class Steps:

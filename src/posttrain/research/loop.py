@@ -102,6 +102,10 @@ class Loop:
     def run(self) -> Account:
         """Iterate until there is a reason to stop; the account is also written to summary.json."""
         bench, nodes = self._bench, self._journal.nodes
+        if self._journal.moved:
+            bench.log(
+                f"the journal was damaged: {self._journal.moved} lines moved to {bench.places.torn.name}"
+            )
         if nodes:
             bench.log(f"{len(nodes)} iterations are done")
             self._report()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,3 +76,12 @@ class IterationPlaces:
 
     def curve(self, run: str) -> Path:
         return self.code / f"{run}.curve.jsonl"
+
+
+def remove(path: Path) -> None:
+    """Whatever a script made of a folder: a link, a file, or the folder. What cannot go stays."""
+    if path.is_symlink() or path.is_file():
+        with suppress(OSError):
+            path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)

@@ -7,6 +7,7 @@ is that of the tool itself.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import shutil
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -23,17 +25,24 @@ from typing import IO
 from posttrain.agents._cli import clock, prompts
 from posttrain.agents._cli.adapter import Adapter, Heard, Place, Usage
 from posttrain.agents._cli.trace import Trace
+from posttrain.core.errors import PosttrainError, boundary
 from posttrain.infra.files import write_json
 
 NO_KEY = 2
 NO_PROGRAM = 127
 """As a shell says it."""
+CANNOT_START = 126
 _STOPPED = 143
 _LONGEST_LINE = 16 * 2**20
 _LAST_WORDS_S = 2.0
 """For output that is still in the pipe when a tool has ended; what it left running may hold the pipe open."""
 _MOST_FAILURES = 3
 _MOST_IDLE = 3
+_SHORT_S = 10.0
+"""A turn that is over sooner is followed by a pause, twice as long each time: every prompt costs money."""
+_LONGEST_PAUSE_S = 120.0
+_MOST_PLAIN = 5000
+"""Lines of a turn, other than events, that the log shows; the trace has them all."""
 _SECRET_ENDINGS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _SHORTEST_SECRET = 8
 
@@ -50,7 +59,11 @@ def run(adapter: Adapter, argv: Sequence[str], env: Mapping[str, str]) -> int:
         return NO_PROGRAM
     if list(argv) == ["--version"]:
         asked = [program, *adapter.version]
-        return subprocess.run(asked, check=False, stdin=subprocess.DEVNULL, env=dict(env)).returncode
+        try:
+            return subprocess.run(asked, check=False, stdin=subprocess.DEVNULL, env=dict(env)).returncode
+        except OSError as error:
+            print(_cannot_start(program, error), flush=True)
+            return CANNOT_START
     if not any(env.get(name, "").strip() for name in adapter.keys):
         print(
             f"{adapter.name}: no key: set {' or '.join(adapter.keys)} where posttrain is started", flush=True
@@ -64,6 +77,10 @@ def _program(adapter: Adapter, env: Mapping[str, str]) -> str | None:
     return shutil.which(named or adapter.program, path=env.get("PATH", os.defpath))
 
 
+def _cannot_start(program: str, error: OSError) -> str:
+    return f"{program} cannot be started: {error.strerror or error}"
+
+
 @dataclass(frozen=True)
 class _Ended:
     """How one turn ended."""
@@ -71,6 +88,7 @@ class _Ended:
     code: int
     events: int
     worked: bool
+    seconds: float
 
 
 class _Session:
@@ -98,8 +116,12 @@ class _Session:
         signal.signal(signal.SIGTERM, self._stop)
         tool_env = self._prepare()
         turn, failures, idle, worked, failed = 1, 0, 0, False, None
+        short = 0
         while True:
+            if not (self._own / "bin" / "timer").is_file():
+                tool_env = self._prepare()  # a tool may clean up more than its own
             ended = self._turn(turn, tool_env, failed)
+            short = short + 1 if ended.seconds < _SHORT_S else 0
             worked = worked or ended.worked
             if self._stopping.is_set():
                 return _STOPPED
@@ -119,6 +141,8 @@ class _Session:
             if why:
                 self._trace.say(f"no further prompt: {why}")
                 return ended.code
+            if short and self._stopping.wait(min(0.25 * 2**short, _LONGEST_PAUSE_S, max(0.0, self._left()))):
+                return _STOPPED
             turn += 1
 
     def _why_not_again(self, turn: int, idle: int) -> str:
@@ -182,23 +206,27 @@ class _Session:
         began = time.monotonic()
         listener = _Listener(self._adapter, self._trace, turn)
         with asked.open("rb") as stdin:
-            self._child = subprocess.Popen(
-                [self._program, *argv],
-                cwd=place.workspace,
-                env=dict(env),
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-        child = self._child
+            try:
+                child = subprocess.Popen(
+                    [self._program, *argv],
+                    cwd=place.workspace,
+                    env=dict(env),
+                    stdin=stdin,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                )
+            except OSError as error:
+                self._trace.say(_cannot_start(self._program, error))
+                return _Ended(CANNOT_START, 0, worked=False, seconds=0.0)
+        self._child = child
         assert child.stdout is not None
         assert child.stderr is not None
         listener.listen(child.stdout, child.stderr)
         code = child.wait()
         listener.finish()  # the pipes stay open: what the tool left running may still write into them
-        ended = _Ended(code if code >= 0 else 128 - code, listener.events, listener.worked)
-        self._remember(turn, listener)
         seconds = round(time.monotonic() - began, 1)
+        ended = _Ended(code if code >= 0 else 128 - code, listener.events, listener.worked, seconds)
+        self._remember(turn, listener)
         self._trace.event(turn, ended={"exit_code": ended.code, "seconds": seconds, **self._used()})
         self._trace.say(f"--- turn {turn} ended with exit code {ended.code} after {clock.told(seconds)}")
         return ended
@@ -206,6 +234,7 @@ class _Session:
     def _remember(self, turn: int, listener: _Listener) -> None:
         self._usage += listener.usage
         self._conversation = listener.session or self._conversation
+        self._own.mkdir(exist_ok=True)
         write_json(self._own / "state.json", {"session": self._conversation, "turns": turn})
 
     def _known_conversation(self) -> str | None:
@@ -253,6 +282,7 @@ class _Listener:
         self.worked = False
         self.events = 0
         self.usage = Usage()
+        self._plain = 0
 
     def listen(self, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         for stream, kind in ((stdout, "event"), (stderr, "stderr")):
@@ -268,16 +298,23 @@ class _Listener:
         self._trace.say()
 
     def _follow(self, stream: IO[bytes], kind: str) -> None:
+        """To the end whatever comes: a pipe that nobody reads would stop the tool."""
         for line in iter(lambda: stream.readline(_LONGEST_LINE), b""):
             text = line.decode("utf-8", "replace").rstrip("\r\n")
-            if text.strip():
+            if not text.strip():
+                continue
+            with suppress(PosttrainError), boundary(PosttrainError, "a line of the tool"):
                 self._take(text, kind)
 
     def _take(self, text: str, kind: str) -> None:
         event = _decoded(text) if kind == "event" else None
         if event is None:
             self._trace.event(self._turn, **{"stderr" if kind == "stderr" else "text": text})
-            self._trace.say(text)
+            self._plain += 1
+            if self._plain <= _MOST_PLAIN:
+                self._trace.say(text)
+            elif self._plain == _MOST_PLAIN + 1:
+                self._trace.say("… more lines stand in trace.jsonl")
             return
         self._trace.event(self._turn, event=event)
         self.events += 1
@@ -293,14 +330,26 @@ class _Listener:
     def _understood(self, event: dict[str, object]) -> Heard:
         """What the adapter makes of it. An unknown shape is in the trace, and no reason to end."""
         try:
-            return self._adapter.read(event)
-        except (AttributeError, KeyError, TypeError, ValueError, IndexError):
+            heard = self._adapter.read(event)
+        except (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError):
             return Heard()
+        return heard if _sound(heard) else Heard(worked=heard.worked)
+
+
+def _sound(heard: Heard) -> bool:
+    """Adapters pass on what events hold, which may be anything."""
+    usage = heard.usage or Usage()
+    counts = (usage.input_tokens, usage.output_tokens, usage.dollars)
+    return all(isinstance(text, str) for text in (*heard.lines, heard.piece, heard.session or "")) and all(
+        isinstance(count, int | float) and math.isfinite(count) for count in counts
+    )
 
 
 def _decoded(text: str) -> dict[str, object] | None:
+    """An event, if it is one that could be written down again."""
     try:
         event = json.loads(text)
+        json.dumps({"event": {"event": event}})
     except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) else None

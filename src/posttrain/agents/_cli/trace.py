@@ -23,7 +23,7 @@ class Trace:
     """Appends to both. Values of secrets are replaced wherever they occur."""
 
     def __init__(self, path: Path, log: TextIO, *, secrets: Iterable[str] = ()) -> None:
-        self._path = path
+        self._file = path.open("a", encoding="utf-8", errors="replace")  # until the process ends
         self._log = log
         self._secrets = tuple(secrets)
         self._lock = threading.Lock()
@@ -32,8 +32,9 @@ class Trace:
     def event(self, turn: int, **content: Any) -> None:
         """One line of the trace: when, which prompt it belongs to, and the content."""
         line = json.dumps({"t": round(time.time(), 3), "turn": turn, **content}, ensure_ascii=False)
-        with self._lock, self._path.open("a", encoding="utf-8", errors="replace") as file:
-            file.write(f"{self._clean(line)}\n")
+        with self._lock:
+            self._file.write(f"{self._clean(line)}\n")
+            self._file.flush()
 
     def say(self, *entries: str) -> None:
         """Entries of the log."""
@@ -69,4 +70,4 @@ class Trace:
     def _clean(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, _HIDDEN)
-        return text
+        return text.encode("utf-8", "replace").decode("utf-8")  # half a character would end the log

@@ -24,7 +24,8 @@ class Idea(Proposal):
     @classmethod
     def _known(cls, value: Any) -> Any:
         """Small models write `sft` or `SFT + GRPO`; the kind is a label and worth no repair."""
-        names = [name for name in ("GRPO", "PPO", "DPO", "SFT") if name in str(value).upper()]
+        told = value.upper() if isinstance(value, str) else ""
+        names = [name for name in ("GRPO", "PPO", "DPO", "SFT") if name in told]
         return names[0] if names else "other"
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,7 +14,7 @@ from posttrain.infra.processes import Child, Command, Spawner
 from posttrain.research.curves import in_short, read_losses, why_diverged
 from posttrain.research.digest import tail
 from posttrain.research.nodes import Execution, Failure
-from posttrain.research.places import IterationPlaces
+from posttrain.research.places import IterationPlaces, remove
 
 Run = Literal["dry_run", "train"]
 Ending = Literal["exit", "limit", "diverged", "output"]
@@ -22,6 +23,8 @@ _POLL_S = 0.25
 _LOOK_S = 2.0
 """Between two looks at the curve."""
 _MOST_LOG = 64 << 20
+_KEPT_LOG = 1 << 20
+"""Of a longer one, when its script is gone."""
 _GRACE_S = 3.0
 _SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _HELD_BACK = frozenset({"GRADING_SERVER_URL"})
@@ -40,15 +43,17 @@ class Runner:
     def run(self, places: IterationPlaces, run: Run, *, limit_s: float) -> Execution:
         """Run the script of an iteration from the beginning; what an earlier attempt left is removed."""
         log, curve = places.log(run), places.curve(run)
-        for old in (log, curve):
-            old.unlink(missing_ok=True)
-        shutil.rmtree(places.output, ignore_errors=True)
+        places.code.mkdir(parents=True, exist_ok=True)
+        for old in (log, curve, places.output):
+            remove(old)
         places.output.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
         with self.spawner.spawn(self._command(places, run, limit_s), name=run) as child:
             ended = _watch(child, log=log, curve=curve, deadline=began + limit_s)
             code = child.poll() if ended == "exit" else None
             child.stop(_GRACE_S)
+        if _size(log) > _MOST_LOG:
+            _cut(log)
         losses = read_losses(curve, log)
         why = why_diverged(losses)
         execution = Execution(
@@ -99,10 +104,10 @@ def _watch(child: Child, *, log: Path, curve: Path, deadline: float) -> Ending:
         now = time.monotonic()
         if now >= deadline:
             return "limit"
+        if _size(log) > _MOST_LOG:
+            return "output"
         if now >= look:
             look = now + _LOOK_S
-            if _size(log) > _MOST_LOG:
-                return "output"
             if why_diverged(read_losses(curve, curve)):
                 return "diverged"
     return "exit"
@@ -113,6 +118,16 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def _cut(log: Path) -> None:
+    """Keep the end of an endless log."""
+    with suppress(OSError), log.open("r+b") as file:
+        file.seek(-_KEPT_LOG, os.SEEK_END)
+        end = file.read(_KEPT_LOG)
+        file.seek(0)
+        file.write(end)
+        file.truncate()
 
 
 def _failure(run: Execution, diverged: str | None) -> Failure | None:

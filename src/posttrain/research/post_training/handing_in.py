@@ -19,7 +19,9 @@ _INDEX = "model.safetensors.index.json"
 
 
 def find_checkpoint(folder: Path) -> Path | None:
-    """The complete checkpoint in `folder`: itself, else the newest below it."""
+    """The complete checkpoint in `folder`: itself, else the newest below it; never one elsewhere."""
+    if folder.is_symlink():
+        return None
     if _weights(folder):
         return folder
     found = [path for path in _folders(folder) if _weights(path)]

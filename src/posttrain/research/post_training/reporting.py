@@ -102,13 +102,18 @@ def _draft(node: Node, before: Node | None) -> Draft:
 
 
 def _exit_code(node: Node) -> int:
-    """Of the process that failed; one that we ended, or that never ran, has none of its own."""
+    """Of the process that failed; one that we ended, or that never ran, has none of its own.
+
+    A script that ends well and leaves no checkpoint has failed, whatever it says.
+    """
     if node.failure is None:
         return 0
     run = node.training or node.dry_run
     if run is None:
         return 1
-    return -9 if run.exit_code is None else run.exit_code
+    if run.exit_code is None:
+        return -9
+    return 1 if node.failure.fault == "no_checkpoint" else run.exit_code
 
 
 def _why(node: Node, before: Node | None) -> str:

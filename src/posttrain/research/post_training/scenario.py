@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +11,7 @@ from posttrain.core.paths import Workspace
 from posttrain.reports.summaries.words import Lang
 from posttrain.research.digest import clip
 from posttrain.research.nodes import Execution, Failure, Node, Proposal, Scored
-from posttrain.research.places import IterationPlaces
+from posttrain.research.places import IterationPlaces, remove
 from posttrain.research.post_training.answers import Idea, Program
 from posttrain.research.post_training.briefing import briefing, manual, role, skeleton
 from posttrain.research.post_training.execution import Runner
@@ -57,8 +56,8 @@ class PostTraining:
 
     def build(self, places: IterationPlaces, program: BaseModel) -> tuple[str, ...]:
         assert isinstance(program, Program)
-        shutil.rmtree(places.code, ignore_errors=True)
-        places.code.mkdir(parents=True)
+        remove(places.code)
+        places.code.mkdir(parents=True, exist_ok=True)
         about = clip(" ".join(program.changes.split()), 300) or "as proposed"
         head = f"# Iteration {places.number} of the research loop\n# {about}\n\n"
         places.script.write_text(head + program.code, "utf-8")
@@ -66,7 +65,7 @@ class PostTraining:
 
     def dry_run(self, places: IterationPlaces, *, limit_s: float) -> Execution:
         execution = self._runner.run(places, "dry_run", limit_s=limit_s)
-        shutil.rmtree(places.output, ignore_errors=True)
+        remove(places.output)
         return execution
 
     def train(self, places: IterationPlaces, *, limit_s: float) -> Execution:
@@ -91,4 +90,4 @@ class PostTraining:
         append_reports(self._workspace, nodes, served=served, now=time.time(), lang=self._lang)
 
     def discard(self, places: IterationPlaces) -> None:
-        shutil.rmtree(places.output, ignore_errors=True)
+        remove(places.output)
