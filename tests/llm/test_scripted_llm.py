@@ -301,3 +301,9 @@ def test_as_a_program_it_refuses_a_bad_script_with_a_line_and_2(tmp_path: Path) 
     ended = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert ended.stderr == f"{tmp_path}/absent.json: No such file or directory\n"
+
+
+@pytest.mark.parametrize("header", [{"X-A": "a\nb"}, {"X-A": "…"}, {"X A": "b"}])
+def test_a_header_that_http_cannot_carry_is_refused_with_the_script(header: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="step 1: headers"):
+        ScriptedLlm([{"text": "x", "headers": header}])

@@ -8,11 +8,12 @@ it fits, so that a client that was killed and asks again gets the same answer.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from posttrain.core.errors import UsageError
 from posttrain.core.frozen import Frozen
@@ -25,6 +26,7 @@ def _one_or_many(value: Any) -> Any:
 Texts = Annotated[
     tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_one_or_many), Field(min_length=1)
 ]
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _ANSWERS = ("text", "json", "tool_calls", "status", "raw", "hang_up")
 
 
@@ -100,6 +102,14 @@ class Step(Frozen):
             told = " and ".join(given) or "none of them"
             raise ValueError(f"give one of {', '.join(_ANSWERS)}; there is {told}")
         return self
+
+    @field_validator("headers")
+    @classmethod
+    def _sendable(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name, value in headers.items():
+            if not (_HEADER_NAME.fullmatch(name) and value.isascii() and value.isprintable()):
+                raise ValueError(f"{name!r} is no header that HTTP could carry")
+        return headers
 
     def _has(self, name: str) -> bool:
         if name == "json":

@@ -195,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         length = self.headers.get("Content-Length", "0")
-        if not length.isdigit() or int(length) > _MOST_BYTES:
+        if not (length.isascii() and length.isdigit()) or int(length) > _MOST_BYTES:
             self.close_connection = True
             self._send_json(413, failure("the request is too long, or does not say how long it is"))
             return
