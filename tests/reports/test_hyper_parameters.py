@@ -6,7 +6,7 @@ import pytest
 
 from posttrain.reports.summaries.code import same
 from posttrain.reports.summaries.hyper import read_script, read_scripts
-from posttrain.reports.summaries.script import Script, spoken_of
+from posttrain.reports.summaries.script import Script, names_in, spoken_of
 from posttrain.reports.summaries.words import TrainType
 
 
@@ -131,3 +131,11 @@ def test_values_are_compared_by_what_they_mean(claimed: str, found: object, equa
 
 def test_a_huge_number_of_yaml_is_no_hyper_parameter() -> None:
     assert values("stage: sft\nlearning_rate: 0x" + "f" * 60_000 + "\n", "lr", "yaml") == set()
+
+
+def test_names_of_scripts_are_found_in_time_and_in_any_text() -> None:
+    assert names_in("x" * 200_000 + " 见code/train.py，./a/b.yaml 与 ../run.sh") == [
+        "code/train.py",
+        "a/b.yaml",
+        "run.sh",
+    ]

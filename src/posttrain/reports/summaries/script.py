@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 SUFFIXES = (".py", ".yaml", ".yml", ".json", ".sh")
-_NAMED = re.compile(r"[A-Za-z0-9_][\w./-]*\.(?:py|ya?ml|json|sh)\b", re.ASCII)
+_NAMED = re.compile(r"(?<![\w./-])[\w./-]+\.(?:py|ya?ml|json|sh)\b", re.ASCII)
+"""It begins where a word does: a long word would be searched from each of its letters."""
 _IMPORTED = re.compile(r"^\s*(?:from|import)\s+\.?([A-Za-z_]\w*)", re.MULTILINE)
 _USUAL = "train.py"
 NOT_SCRIPTS = frozenset({"scores.json", "run_meta.json", "metrics.json", "config.json", "settings.json"})
@@ -31,7 +32,7 @@ class Script:
 
 def names_in(text: str) -> list[str]:
     """Names of script files that a text mentions."""
-    found = (match.group() for match in _NAMED.finditer(text))
+    found = (match.group().lstrip("./-") for match in _NAMED.finditer(text))
     return [name for name in dict.fromkeys(found) if PurePosixPath(name).name not in NOT_SCRIPTS]
 
 
