@@ -40,11 +40,11 @@ class Copies:
                 self.folder(number).rename(self.folder(owner))
                 self._kept = (self._kept - {number}) | {owner}
 
-    def prune(self, wanted: set[int]) -> None:
-        """Remove all others."""
+    def remove(self, numbers: set[int]) -> None:
+        """Remove these. The caller sees to it that none of them is adopted meanwhile."""
         with self._lock:
-            unwanted = self._kept - wanted
-            self._kept &= wanted
+            unwanted = self._kept & numbers
+            self._kept -= unwanted
         for number in unwanted:
             shutil.rmtree(self.folder(number), ignore_errors=True)
 

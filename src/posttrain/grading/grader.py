@@ -103,6 +103,8 @@ class Grader:
         self._book = Book(ledger.rows())
         self._copies = Copies(paths)
         self._changed = threading.Condition()
+        # which copies stay is decided and done by one thread at a time; taken before _changed, never after
+        self._keeping = threading.RLock()
         self._stopping = threading.Event()
         self._recorder = Recorder(ledger, paths, stopping=self._stopping)
         self._accepting = False
@@ -291,8 +293,9 @@ class Grader:
 
     def _work(self) -> None:
         try:
-            while (submission := self._next()) is not None:
-                self._grade(submission)
+            with boundary(InfrastructureError, "grading"):
+                while (submission := self._next()) is not None:
+                    self._grade(submission)
         except PosttrainError as error:
             self._fail(error)
 
@@ -312,8 +315,11 @@ class Grader:
         with self._changed:
             earlier = self._book.first_with(submission.snapshot.digest)
         if earlier is not None:
-            self._copies.adopt(submission.number, owner=earlier.submission_id)
-            self._settle(submission, verdicts.repeated(submission, earlier, terms=self.terms))
+            with (
+                self._keeping
+            ):  # until the verdict says so, nothing else knows that the owner's copy is wanted
+                self._copies.adopt(submission.number, owner=earlier.submission_id)
+                self._settle(submission, verdicts.repeated(submission, earlier, terms=self.terms))
             return
         begun = time.monotonic()
         grade = self._assessed(submission)
@@ -357,8 +363,15 @@ class Grader:
         with self._changed:
             submission.announce()
             self._changed.notify_all()
-            wanted = self._book.worth_keeping(self._metric) | {s.number for s in self._book.open()}
-        self._copies.prune(wanted)
+        self._prune()
+
+    def _prune(self) -> None:
+        """Remove the copies of what has its verdict and can no longer be tested."""
+        with self._keeping:
+            with self._changed:
+                decided = {grade.submission_id for grade in self._book.grades()}
+                unwanted = decided - self._book.worth_keeping(self._metric)
+            self._copies.remove(unwanted)
 
     def _take_up_leftovers(self) -> None:
         """What the last grader of this ledger did not come to: rows of complete copies, failed copies."""
