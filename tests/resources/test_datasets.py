@@ -33,7 +33,7 @@ def _write(path: Path, data: str | bytes) -> Path:
     ("name", "data"),
     [
         ("train.jsonl", LINES),
-        ("train.jsonl.gz", gzip.compress(LINES.encode())),
+        ("train.jsonl.gz", gzip.compress(LINES.encode(), mtime=0)),
         ("train.json", json.dumps(ROWS)),
         ("train.json", json.dumps({"canary": "…", "examples": ROWS})),
         ("train.csv", "question,answer\r\n1+1,2\r\nnaïve – 你好,x\r\n"),
@@ -89,7 +89,7 @@ def test_missing_rows_name_the_data_set_and_the_paths_to_fill(lab: LabPaths, tmp
         ("train.jsonl", b"\xff\xfe{}\n", "cannot be read"),
         ("train.json", '{"rows": []}', "neither a list of rows"),
         ("train.json", '["a"]', "row 1 is not an object"),
-        ("train.jsonl.gz", gzip.compress(LINES.encode())[:-12], "cannot be read"),
+        ("train.jsonl.gz", gzip.compress(LINES.encode(), mtime=0)[:-12], "cannot be read"),
         ("train.jsonl.gz", b"not gzip", "cannot be read"),
         ("train.csv", 'a,b\n"open,1\n', "cannot be read"),
     ],
@@ -113,7 +113,7 @@ def test_names_that_lead_elsewhere_are_refused(lab: LabPaths, tmp_path: Path, na
 
 
 def test_a_file_of_a_repository_is_found_with_or_without_its_folder(lab: LabPaths, tmp_path: Path) -> None:
-    path = _write(tmp_path / "sums" / "Sums.jsonl.gz", gzip.compress(LINES.encode()))
+    path = _write(tmp_path / "sums" / "Sums.jsonl.gz", gzip.compress(LINES.encode(), mtime=0))
     assert _source(lab, tmp_path).file("org/sums", "data/Sums.jsonl.gz") == path
 
 
