@@ -221,7 +221,6 @@ def test_facts_name_template_stops_context_and_libraries(tiny: Path) -> None:
 
     facts = TransformersEngine().open(str(tiny), PLAN)
     assert facts.has_chat_template
-    assert not facts.uses_date
     assert facts.stop_token_ids
     assert facts.max_length is not None
     assert facts.versions["torch"] == torch.__version__

@@ -69,8 +69,6 @@ class NumericPlan(Frozen):
     """Batches at a time, each with an equal share of the threads."""
     rows: int = Field(default=32, ge=1)
     """Rows per batch."""
-    bucket_edges: tuple[int, ...] = ()
-    """Prompt lengths (tokens) at which padded widths step; no engine that ships pads to such widths."""
     order: Literal["length", "arrival"] = "length"
     memory_share: float = Field(default=0.25, gt=0.0, le=1.0)
     """Share of the device's total memory that grading may use."""
@@ -82,8 +80,6 @@ class BaseFacts(Frozen):
     """What a worker reports about the base model when it opens."""
 
     has_chat_template: bool
-    uses_date: bool = False
-    """Whether the template asks for today's date. For readers: the plan freezes the date in any case."""
     stop_token_ids: tuple[int, ...]
     """Tokenizer's eos, generation config's eos and the template's end of turn together."""
     max_length: int | None = None

@@ -10,7 +10,6 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from posttrain.core.engine import BaseFacts, NumericPlan
-from posttrain.engines.prompting import uses_date
 
 
 def base_tokenizer(base: str) -> Any:
@@ -44,7 +43,6 @@ def base_facts(
     template = tokenizer.get_chat_template() if tokenizer.chat_template else None
     return BaseFacts(
         has_chat_template=template is not None,
-        uses_date=uses_date(template),
         stop_token_ids=stop_token_ids,
         max_length=context_of(model),
         parameters=model.num_parameters(),

@@ -8,30 +8,22 @@ not passed over, and the last checkpoint is not handed in twice.
 from __future__ import annotations
 
 import os
-import sys
-import time
 
 # before torch starts: threads that spin would slow down the grader on the same cores many times
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from posttrain.core.engine import PinnedPrompt
-from posttrain.core.errors import PosttrainError
 from posttrain.engines.prompting import gold_text
 from posttrain.prompting import Prompter
 from posttrain.training.assignment import Assignment
 from posttrain.training.budget import Budget, HandInCost
 from posttrain.training.grpo import GrpoSettings, Watch, prompt_rows, subset, train_epoch
 from posttrain.training.models import read_base
+from posttrain.training.program import Log, run_program
 from posttrain.training.rewards import answer_reward, random_reward
 
-BEGAN = time.monotonic()
 
-
-def log(text: str) -> None:
-    print(f"[{time.monotonic() - BEGAN:6.1f} s] {text}", flush=True)
-
-
-def main() -> int:
+def main(log: Log) -> int:
     given = Assignment.of(os.environ)
     seed, server = given.seed, given.server
     budget = Budget(server.remaining_s())
@@ -79,8 +71,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (PosttrainError, OSError, ValueError) as error:
-        log(f"{type(error).__name__}: {error}")
-        sys.exit(1)
+    run_program(main)

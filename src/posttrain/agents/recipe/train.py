@@ -7,8 +7,6 @@ shows a collapse. What is tuned stands in config.yaml.
 from __future__ import annotations
 
 import os
-import sys
-import time
 
 # before torch starts: threads that spin would slow down the grader on the same cores many times
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -16,18 +14,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 from transformers.utils import logging as transformers_logging
 
-from posttrain.core.errors import PosttrainError
 from posttrain.training.assignment import Assignment
+from posttrain.training.program import Log, run_program
 from posttrain.training.recipe import Recipe
 
-BEGAN = time.monotonic()
 
-
-def log(text: str) -> None:
-    print(f"[{time.monotonic() - BEGAN:6.1f} s] {text}", flush=True)
-
-
-def main() -> int:
+def main(log: Log) -> int:
     assignment = Assignment.of(os.environ)
     torch.manual_seed(assignment.seed)
     transformers_logging.disable_progress_bar()
@@ -41,8 +33,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (PosttrainError, OSError, ValueError) as error:
-        log(f"{type(error).__name__}: {error}")
-        sys.exit(1)
+    run_program(main)

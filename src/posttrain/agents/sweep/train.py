@@ -7,8 +7,6 @@ idea would do; an agent that thinks should beat it. Goes on after an interruptio
 from __future__ import annotations
 
 import os
-import sys
-import time
 
 # before torch starts: threads that spin would slow down the grader on the same cores many times
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -16,18 +14,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 from transformers.utils import logging as transformers_logging
 
-from posttrain.core.errors import PosttrainError
 from posttrain.training.assignment import Assignment
+from posttrain.training.program import Log, run_program
 from posttrain.training.recipe import Recipe
 
-BEGAN = time.monotonic()
 
-
-def log(text: str) -> None:
-    print(f"[{time.monotonic() - BEGAN:6.1f} s] {text}", flush=True)
-
-
-def main() -> int:
+def main(log: Log) -> int:
     # here: without optuna this is a line for people, not a traceback
     from posttrain.training.study import Knobs, Study
     from posttrain.training.sweep import Sweep, SweepSettings
@@ -61,8 +53,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (PosttrainError, OSError, ValueError) as error:
-        log(f"{type(error).__name__}: {error}")
-        sys.exit(1)
+    run_program(main)
