@@ -89,11 +89,28 @@ def _check_home(home: Path, *, writable: bool) -> None:
 def find_run(lab: LabPaths, run: str) -> RunPaths:
     """The folder of a run by its id, or by its path; UsageError if there is none."""
     if "/" in run:
-        folder = Path(run).resolve()
-        if folder.is_relative_to(lab.runs.resolve()) and RunPaths(folder).request.is_file():
-            return RunPaths(folder)
+        found = _run_at(lab, Path(run))
     elif run not in {"", ".", ".."} and not set(run) & set("*?["):
-        found = lab.find_run(run)
-        if found is not None:
-            return found
+        found = _run_named(lab, run)
+    else:
+        found = None
+    if found is not None:
+        return found
     raise UsageError(f"RUN: no run {run!r} in {lab.home} (see posttrain list runs)")
+
+
+def _run_at(lab: LabPaths, folder: Path) -> RunPaths | None:
+    """The run whose folder this is; never one that an agent has set up inside its own."""
+    try:
+        place = folder.resolve()
+        is_run = place.parent.parent == lab.runs.resolve() and RunPaths(place).request.is_file()
+    except (OSError, RuntimeError):  # a name too long, a link to itself
+        return None
+    return RunPaths(place) if is_run else None
+
+
+def _run_named(lab: LabPaths, run: str) -> RunPaths | None:
+    try:
+        return lab.find_run(run)
+    except OSError:  # a name too long
+        return None

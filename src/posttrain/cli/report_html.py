@@ -57,13 +57,19 @@ def html(
 def _target(out: Path | None, run: RunPaths, lab: LabPaths) -> Path:
     """Where the page goes; never into a run, whose folder is closed with what it holds."""
     asked = Path.cwd() if out is None else out
-    target = (asked / f"{run.run_id}.html" if asked.is_dir() else asked).resolve()
-    if target.is_relative_to(lab.runs.resolve()):
-        raise UsageError(
-            f"--out: {target} lies among the runs, where verify knows every file; name another place"
-        )
-    if not target.parent.is_dir():
-        raise UsageError(f"--out: {target.parent} is no folder")
-    if target.exists() and not target.is_file():
-        raise UsageError(f"--out: {target} is no regular file")
+    try:
+        target = (asked / f"{run.run_id}.html" if asked.is_dir() else asked).resolve()
+        fault = _fault(target, lab)
+    except (OSError, RuntimeError) as error:  # a name too long, a folder closed to us; a link to itself
+        raise UsageError(f"--out: {asked}: {getattr(error, 'strerror', None) or error}") from error
+    if fault:
+        raise UsageError(f"--out: {target} {fault}")
     return target
+
+
+def _fault(target: Path, lab: LabPaths) -> str | None:
+    if target.is_relative_to(lab.runs.resolve()):
+        return "lies among the runs, where verify knows every file; name another place"
+    if not target.parent.is_dir():
+        return f"cannot be written: {target.parent} is no folder"
+    return "is no regular file" if target.exists() and not target.is_file() else None

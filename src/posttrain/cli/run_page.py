@@ -7,21 +7,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from posttrain import __version__
 from posttrain.cli.output import gain, points
 from posttrain.cli.show import (
     SUBMISSION_COLUMNS,
     SUBMISSION_NUMBERS,
     Shown,
+    read_model,
     submission_line,
     told_facts,
 )
-from posttrain.core.errors import PosttrainError
+from posttrain.core.errors import UsageError
 from posttrain.core.paths import RunPaths
 from posttrain.core.runs import RunPlan, RunRecord, Status
-from posttrain.grading.ledger import read_rows
 from posttrain.grading.witness import read_report
 from posttrain.infra.durations import format_duration
 from posttrain.reports.figures import Trajectory, trajectory
@@ -33,7 +31,7 @@ from posttrain.reports.summary import MARKDOWN, ROWS
 from posttrain.reports.tails import read_tail
 from posttrain.runs.folder import worked_on
 from posttrain.runs.history import History
-from posttrain.runs.reporting import read_facts, told
+from posttrain.runs.reporting import read_facts, read_history, told
 
 _LOG_BYTES = 128 << 10
 _SUMMARY_BYTES = 1 << 20
@@ -42,7 +40,7 @@ _SUMMARY_BYTES = 1 << 20
 def run_page(shown: Shown) -> Page:
     """The page of a run, finished or not."""
     paths, plan, request = shown.paths, shown.plan, shown.request
-    history = History(read_rows(paths.ledger) if paths.ledger.exists() else ())
+    history = read_history(paths, shown.record)
     record = shown.record or _unfinished(paths, history)
     numbers = None if plan is None else _numbers(history, plan, record)
     check = _check(paths)
@@ -117,12 +115,13 @@ def _model_name(model: str) -> str:
 
 def _check(paths: RunPaths) -> SummaryCheck | None:
     """What the check found at the end of the run; while it goes on, what it finds now."""
+    kept = read_model(paths.summary_check, SummaryCheck)
+    if kept is not None:
+        return kept
     try:
-        if paths.summary_check.is_file():
-            return SummaryCheck.model_validate_json(paths.summary_check.read_bytes())
         markdown, rows = (read_report(paths.workspace, name) for name in (MARKDOWN, ROWS))
         return None if markdown is None else check_summary(markdown, rows, read_facts(paths))
-    except (OSError, ValidationError, PosttrainError):
+    except UsageError:  # it ended before there was anything to check
         return None
 
 

@@ -74,20 +74,21 @@ def show(
 
 def read_run(paths: RunPaths) -> Shown:
     """Read the files of a run; PosttrainError names one that is not what it should be."""
-    request = _read(paths.request, RunRequest)
+    request = read_model(paths.request, RunRequest)
     if request is None:
         raise PosttrainError(f"{paths.request} is missing")
     return Shown(
         paths=paths,
         request=request,
-        plan=_read(paths.plan, RunPlan),
-        record=_read(paths.record, RunRecord),
+        plan=read_model(paths.plan, RunPlan),
+        record=read_model(paths.record, RunRecord),
         grades=_grades(paths),
         word=read_word(paths),
     )
 
 
-def _read(path: Path, kind: type[_T]) -> _T | None:
+def read_model(path: Path, kind: type[_T]) -> _T | None:
+    """What a file of a run holds, None where there is none; PosttrainError for anything else."""
     try:
         return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -100,9 +101,11 @@ def _grades(paths: RunPaths) -> tuple[Grade, ...]:
     """Every verdict, in order of the submissions, as the ledger has it."""
     if not paths.ledger.exists():
         return ()
-    rows = [row for row in read_rows(paths.ledger) if row.kind == "graded"]
     try:
+        rows = [row for row in read_rows(paths.ledger) if row.kind == "graded"]
         grades = [Grade.model_validate(row.data) for row in rows]
+    except OSError as error:
+        raise LedgerError(f"{paths.ledger}: {error.strerror}") from error
     except ValidationError as error:
         raise LedgerError(f"{paths.ledger}: a graded row is no grade: {error.errors()[0]['msg']}") from error
     return tuple(sorted(grades, key=lambda grade: grade.submission_id))

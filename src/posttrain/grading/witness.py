@@ -61,16 +61,21 @@ class Witness(Frozen):
 def take_witness(paths: RunPaths, *, redact: Callable[[str], str] = str) -> Witness:
     """Note what the reports hold and keep the texts of the code. Never fails for what an agent made there.
 
-    `redact` takes out of the kept texts what no record may show; their digests are of what is kept.
+    `redact` takes out of the texts what no record may show; all digests are of what is left.
     """
     code: dict[str, str] = {}
     for name, read in read_scripts(paths.workspace):
-        raw = redact(read.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        raw = without_secrets(read, redact)
         code[name] = digest_bytes(raw)
         _keep(paths.script(code[name]), raw)
     reports = {name: read_report(paths.workspace, name) for name in REPORTS}
-    marks = {name: _mark(text) for name, text in reports.items() if text}
+    marks = {name: _mark(without_secrets(text, redact)) for name, text in reports.items() if text}
     return Witness(reports=marks, code=code)
+
+
+def without_secrets(raw: bytes, redact: Callable[[str], str]) -> bytes:
+    """Bytes of any kind, as they may lie with the run."""
+    return redact(raw.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
 
 
 def read_report(workspace: Workspace, name: str) -> bytes | None:

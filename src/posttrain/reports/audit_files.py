@@ -17,6 +17,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
 
+from posttrain.infra.walking import walk
 from posttrain.reports.audit import Document, Mention
 
 _WEIGHTS = re.compile(r".*\.(?:safetensors|bin|pt|pth|ckpt|gguf|onnx)|(?:tokenizer|vocab|merges).*")
@@ -72,32 +73,27 @@ def _ordered(
 ) -> Iterator[tuple[str, Path, int]]:
     """(name below root, folder, size) of regular files: code and data first, then the rest, logs last."""
     found: list[tuple[int, str, Path, int]] = []
-    for place, folders, files in os.walk(root, followlinks=False):
-        relative = Path(place).relative_to(root)
-        folders[:] = sorted(
-            name
-            for name in folders
-            if not (relative == Path() and name in skip) and not _is_link(place, name)
-        )
-        for name in sorted(files):
+    for listing in walk(root):
+        relative, top = listing.folder, listing.folder == Path()
+        if listing.too_deep:
+            left.unread.append(f"{relative.as_posix()} (too deep)")
+        if top:
+            listing.folders[:] = [name for name in listing.folders if name not in skip]
+        for name in listing.others:
             shown = (relative / name).as_posix()
-            if (relative == Path() and name in skip) or _WEIGHTS.fullmatch(name):
+            if (top and name in skip) or _WEIGHTS.fullmatch(name):
                 continue
-            status = os.lstat(Path(place) / name)
+            status = os.lstat(root / relative / name)
             if not stat.S_ISREG(status.st_mode):
                 left.unread.append(f"{shown} (no regular file)")
                 continue
             rank = 2 if name.endswith(".log") else 0 if shown.startswith("code/") else 1
-            found.append((rank, shown, Path(place), status.st_size))
+            found.append((rank, shown, root / relative, status.st_size))
             if len(found) > limits.files:
                 left.unread.append(f"more than {limits.files} files")
                 yield from ((shown, folder, size) for _, shown, folder, size in sorted(found))
                 return
     yield from ((shown, folder, size) for _, shown, folder, size in sorted(found))
-
-
-def _is_link(place: str, name: str) -> bool:
-    return (Path(place) / name).is_symlink()
 
 
 def _read(folder: Path, name: str, size: int) -> bytes | None:

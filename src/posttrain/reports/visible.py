@@ -10,6 +10,10 @@ from functools import cached_property
 
 _HIDING = frozenset({"Cc", "Cf", "Co", "Cn", "Cs", "Zl", "Zp"})
 """Control and format characters (bidirectional ones too), surrogates, unassigned ones, odd line ends."""
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0e\uffa0\U000e0100-\U000e01ef]"
+)
+"""Letters and marks that are drawn as nothing; not U+FE0F, which colours the sign before it."""
 _KEPT = frozenset({"\n", "\t"})
 _SERVER = re.compile(r"(/run/)[A-Za-z0-9_-]{16,}")
 _KEY = re.compile(
@@ -37,10 +41,11 @@ class Blinds:
     def __call__(self, text: str) -> str:
         for secret in self.secrets:
             text = text.replace(secret, SHOWN)
+        text = self._without_items(text)  # before folders: an item may speak of one
         for folder in sorted(self.paths, key=len, reverse=True):
             text = text.replace(folder, self.paths[folder])
         text = _FOLDERS.sub(f"{SHOWN}/", _SERVER.sub(rf"\1{SHOWN}", text))
-        return self._without_items(_KEY.sub(SHOWN, text))
+        return _KEY.sub(SHOWN, text)
 
     @cached_property
     def _shortest(self) -> int:
@@ -63,12 +68,12 @@ def decoded(raw: bytes) -> str:
 
 def visible(text: str) -> str:
     """The text with every character that acts or hides written out: <U+202E>."""
-    if text.isprintable():
+    if text.isprintable() and not _BLANK.search(text):
         return text
     return "".join(_shown(char) for char in text)
 
 
 def _shown(char: str) -> str:
-    if char in _KEPT or unicodedata.category(char) not in _HIDING:
+    if char in _KEPT or not (unicodedata.category(char) in _HIDING or _BLANK.match(char)):
         return char
     return f"<U+{ord(char):04X}>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,11 +56,35 @@ def _rows_of(task: str, lab: Lab) -> str:
 
 
 def _hidden(lab: LabPaths, task: str) -> Iterator[str]:
-    """Long texts of the validation and test rows that lie here, whatever their split."""
+    """Long texts of the validation and test rows that lie here, whatever their split.
+
+    PosttrainError names a file that cannot be read: what is not known cannot be hidden.
+    """
     for path in sorted(lab.dataset(task).glob("private/*/*.jsonl")):
         try:
             for row in read_jsonl(path):
-                values = row.values() if isinstance(row, dict) else ()
-                yield from (text for text in values if isinstance(text, str) and len(text) >= _LEAST_ITEM)
-        except (OSError, ValueError):
-            continue
+                for text in _texts(row):
+                    yield from _spellings(text)
+        except (OSError, ValueError, RecursionError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it does not hold JSON lines"
+            raise PosttrainError(
+                f"{path}: {reason}; a page could tell the hidden rows that stand there"
+            ) from error
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All texts of a row that are long enough to be no accident, those in lists and objects too."""
+    if isinstance(value, str):
+        if len(value.strip()) >= _LEAST_ITEM:
+            yield value.strip()
+    elif isinstance(value, list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
+
+
+def _spellings(text: str) -> Iterator[str]:
+    """How a text stands in a log or a table: as it is, in one line, and in JSON."""
+    yield text
+    yield " ".join(text.split())
+    for ascii_only in (True, False):
+        yield json.dumps(text, ensure_ascii=ascii_only)[1:-1]

@@ -108,6 +108,14 @@ _DATA: dict[str, type[Frozen]] = {
 """What the rows of a kind hold."""
 
 
+def _is_time(text: object) -> bool:
+    try:
+        datetime.fromisoformat(str(text))
+    except ValueError:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class History:
     """The rows of a ledger, read as the story of a run."""
@@ -115,9 +123,12 @@ class History:
     rows: Sequence[LedgerRow]
 
     def check(self) -> None:
-        """LedgerError that names the first row whose data is not what its kind holds."""
+        """LedgerError that names the first row whose time or data is not what its kind holds."""
         for row in self.rows:
             kind = _DATA.get(row.kind)
+            for time in (row.time, *(row.data.get(name) for name in ("timestamp",) if kind is Grade)):
+                if not _is_time(time):
+                    raise LedgerError(f"row {row.seq}, {row.kind}: {str(time)[:40]!r} is no time")
             if kind is None:
                 continue
             try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from posttrain.core.paths import RunPaths
 from posttrain.infra.digests import digest_bytes, digest_file
+from posttrain.infra.walking import walk
 
 READ_WHOLE = 16 << 20
 """Larger files below the workspace are the agent's checkpoints: of these samples are read."""
@@ -20,7 +21,8 @@ def take_inventory(paths: RunPaths) -> dict[str, str]:
     """`relative name -> mark` for all files that are final when a run closes.
 
     Left out are the ledger, which proves itself, and record.json and run.log, which are written after this;
-    of run.log the mark of what it holds now is kept.
+    of run.log the mark of what it holds now is kept. What the agent has put where no path reaches, or made
+    unreadable to us, is named without its content.
     """
     foreign = paths.workspace.root
     return {name: _mark(path, sampled=path.is_relative_to(foreign)) for name, path in sorted(_files(paths))}
@@ -28,7 +30,17 @@ def take_inventory(paths: RunPaths) -> dict[str, str]:
 
 def _mark(path: Path, *, sampled: bool) -> str:
     """What stands for the content of one path: a digest, a link's target, or its kind."""
-    status = path.lstat()
+    try:
+        return _mark_of(path, path.lstat(), sampled=sampled)
+    except OSError:
+        if not sampled:  # a file of ours
+            raise
+        return "unreadable"
+
+
+def _mark_of(path: Path, status: os.stat_result, *, sampled: bool) -> str:
+    if stat.S_ISDIR(status.st_mode):
+        return "too deep"
     if stat.S_ISLNK(status.st_mode):
         return f"link:{digest_bytes(os.fsencode(path.readlink()))}"
     if not stat.S_ISREG(status.st_mode):
@@ -52,13 +64,13 @@ def size_of(kept: str) -> int:
 
 def _files(paths: RunPaths) -> Iterator[tuple[str, Path]]:
     left_out = {path.name for path in (paths.ledger, paths.record)}
-    for folder, folders, files in os.walk(paths.root):
-        links = [name for name in folders if (Path(folder) / name).is_symlink()]
-        for name in (*files, *links):
-            path = Path(folder) / name
-            relative = path.relative_to(paths.root)
+    for listing in walk(paths.root):
+        if listing.too_deep:
+            yield _name(listing.folder), paths.root / listing.folder
+        for name in listing.others:
+            relative = listing.folder / name
             if len(relative.parts) > 1 or name not in left_out:
-                yield _name(relative), path
+                yield _name(relative), paths.root / relative
 
 
 def _name(relative: Path) -> str:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from posttrain.core.errors import InfrastructureError, UsageError, boundary
+from pydantic import ValidationError
+
+from posttrain.core.errors import InfrastructureError, LedgerError, PosttrainError, UsageError, boundary
 from posttrain.core.paths import RunPaths
 from posttrain.core.runs import RunRecord, RunReport
 from posttrain.grading.book import Accepted
 from posttrain.grading.ledger import read_rows
+from posttrain.grading.redaction import Redactor
 from posttrain.grading.verdicts import COPY_OF_BASE
-from posttrain.grading.witness import read_report
+from posttrain.grading.witness import read_report, without_secrets
 from posttrain.infra.digests import digest_value
 from posttrain.infra.files import write_atomic, write_json
 from posttrain.reports.metrics import RunMetrics, run_metrics
@@ -39,7 +43,7 @@ def settle_report(session: Session) -> None:
     try:
         with boundary(InfrastructureError, "checking the summary"):
             facts = facts_of(paths, history)
-            by = _keep(paths, facts, history)
+            by = _keep(paths, facts, history, redact=Redactor(session.secrets))
             result = kept_check(paths, facts)
             write_json(paths.summary_check, result)
     except InfrastructureError as error:
@@ -80,15 +84,20 @@ def kept_check(paths: RunPaths, facts: Facts) -> SummaryCheck:
 
 
 def read_kept(path: Path) -> bytes | None:
-    """A file that lies with the run, or None."""
+    """A file that lies with the run, or None; PosttrainError for what is none."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise PosttrainError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _keep(paths: RunPaths, facts: Facts, history: History) -> str:
-    """Copy what the agent wrote, as far as it can be read safely; returns who wrote what is kept."""
+def _keep(paths: RunPaths, facts: Facts, history: History, *, redact: Callable[[str], str]) -> str:
+    """Copy what the agent wrote, as far as it can be read safely; returns who wrote what is kept.
+
+    `redact` takes out keys that it was given, as when its submissions were witnessed.
+    """
     written = {name: read_report(paths.workspace, name) for name in (MARKDOWN, ROWS)}
     seen_before = any(moment.reports for moment in facts.moments)
     if (written[MARKDOWN] or b"").strip() or (written[ROWS] or b"").strip() or seen_before:
@@ -96,11 +105,11 @@ def _keep(paths: RunPaths, facts: Facts, history: History) -> str:
             if raw is None:
                 paths.summary(name).unlink(missing_ok=True)
             else:
-                write_atomic(paths.summary(name), raw)
+                write_atomic(paths.summary(name), without_secrets(raw, redact))
         return "agent"
     end = history.agent_end
     iterations = from_facts(facts, exit_code=None if end is None else end.exit_code)
-    text = "".join(f"\n{section(iteration)}" for iteration in iterations)
+    text = redact("".join(f"\n{section(iteration)}" for iteration in iterations))
     write_atomic(paths.summary(MARKDOWN), f"{LABELS['zh'].title}\n\n{BY_HARNESS}\n{text}")
     write_atomic(paths.summary(ROWS), "".join(json_line(row(iteration)) for iteration in iterations))
     return "harness"
@@ -109,12 +118,41 @@ def _keep(paths: RunPaths, facts: Facts, history: History) -> str:
 # --- facts
 
 
+def read_history(paths: RunPaths, record: RunRecord | None = None) -> History:
+    """The ledger of a run; an empty story where there is none.
+
+    LedgerError for one that holds anything else than rows, or fewer than `record` names.
+    """
+    try:
+        history = History(read_rows(paths.ledger) if os.path.lexists(paths.ledger) else ())
+        history.check()
+    except (OSError, LedgerError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise LedgerError(f"{paths.ledger}: {reason}") from error
+    if record is not None and len(history.rows) < record.ledger_rows:
+        raise LedgerError(
+            f"{paths.ledger}: it holds {len(history.rows)} rows, record.json names {record.ledger_rows}"
+        )
+    if history.rows and not paths.plan.exists():
+        raise LedgerError(f"{paths.plan} is missing, and the ledger was begun after it")
+    return history
+
+
+def _read_record(paths: RunPaths) -> RunRecord | None:
+    try:
+        return RunRecord.model_validate_json(paths.record.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise PosttrainError(f"{paths.record} cannot be read: {str(error).splitlines()[0]}") from error
+
+
 def read_facts(paths: RunPaths) -> Facts:
     """The facts of a run as its files have them now. UsageError for one that never had a plan."""
+    history = read_history(paths, _read_record(paths))
     if not paths.plan.exists():
         raise UsageError(f"RUN: {paths.run_id} ended before it had a plan; there is nothing to check")
-    rows = read_rows(paths.ledger) if paths.ledger.exists() else ()
-    return facts_of(paths, History(rows))
+    return facts_of(paths, history)
 
 
 def facts_of(paths: RunPaths, history: History) -> Facts:
@@ -187,8 +225,8 @@ def _moments(paths: RunPaths, accepted: Sequence[Accepted]) -> list[Moment]:
 
 def read_metrics(paths: RunPaths) -> RunMetrics | dict[str, object]:
     """metrics.json computed anew from ledger, plan and record; of an open run, what is known so far."""
-    history = History(read_rows(paths.ledger) if paths.ledger.exists() else ())
-    record = RunRecord.model_validate_json(paths.record.read_bytes()) if paths.record.exists() else None
+    record = _read_record(paths)
+    history = read_history(paths, record)
     if record is not None and history.times is not None:
         return run_metrics(history.timed_grades, plan=read_plan(paths), record=record, times=history.times)
     facts = read_facts(paths)

@@ -8,12 +8,15 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from posttrain.checkpoints.intake import Changed, opened_file, opened_folder, printable
+from posttrain.core.errors import InfrastructureError, SubmissionFault
 from posttrain.core.grading import Verdict
 from posttrain.core.paths import Workspace
 from posttrain.grading.witness import changed_at, read_scripts
+from posttrain.infra.walking import walk
 from posttrain.reports.summaries.facts import Facts, Handed, Log
 from posttrain.reports.summaries.script import Script
 
@@ -21,6 +24,8 @@ LOG_PART = 8 << 20
 _OTHER_PART = 1 << 20
 _LARGEST_JSON = 16 << 20
 _MOST_LOGS = 24
+_DEPTH = 2
+_MOST_LOOKED = 2000
 _LOG_SUFFIXES = (".log", ".txt", ".out", ".err")
 _COPY = "copy_of_base"
 
@@ -101,41 +106,62 @@ def _number(value: Any) -> float | None:
 
 
 def other_logs(workspace: Workspace) -> Iterator[Log]:
-    """Logs that the agent keeps itself, a bounded number: below code/ and output/, and beside them."""
+    """Logs that the agent keeps itself, a bounded number: below code/ and output/, and beside them.
+
+    No link is followed: the lab can read more than the agent could.
+    """
     found = 0
-    for root in (workspace.root, workspace.code, workspace.output, workspace.reports):
-        for path in _log_files(root, deep=root != workspace.root):
-            if path in (workspace.agent_log, workspace.run_log):
-                continue
-            if found == _MOST_LOGS:
-                return
-            log = read_log(path, part=_OTHER_PART, name=str(path.relative_to(workspace.root)))
-            if log is not None:
-                found += 1
-                yield log
+    for relative in _log_files(workspace):
+        if found == _MOST_LOGS:
+            return
+        log = _read_inside(workspace.root, relative)
+        if log is not None:
+            found += 1
+            yield log
 
 
-def _log_files(root: Path, *, deep: bool) -> Iterator[Path]:
-    if root.is_symlink():
-        return
+def _log_files(workspace: Workspace) -> Iterator[PurePosixPath]:
+    """Below each of the places, with a bound on how far it is looked."""
+    main = (workspace.agent_log.name, workspace.run_log.name)
+    yield from (
+        name for name in _logs_below(workspace.root, PurePosixPath(), depth=0) if str(name) not in main
+    )
+    for folder in (workspace.code, workspace.output, workspace.reports):
+        if not folder.is_symlink():
+            yield from _logs_below(workspace.root, PurePosixPath(folder.name), depth=_DEPTH)
+
+
+def _logs_below(root: Path, start: PurePosixPath, *, depth: int) -> Iterator[PurePosixPath]:
     looked = 0
-    for folder, folders, files in os.walk(root):
-        folders[:] = (
-            sorted(folders)[:20] if deep and folder.count(os.sep) - str(root).count(os.sep) < 2 else []
-        )
-        for name in sorted(files)[:500]:
+    for listing in walk(root / start):
+        listing.folders[:] = listing.folders[:20] if len(listing.folder.parts) < depth else []
+        for name in listing.others[:500]:
             looked += 1
-            if name.endswith(_LOG_SUFFIXES) and looked < 2000:
-                yield Path(folder) / name
+            if looked == _MOST_LOOKED:
+                return
+            if name.endswith(_LOG_SUFFIXES):
+                yield start / listing.folder / name
 
 
-def read_log(path: Path, *, part: int = LOG_PART, name: str | None = None) -> Log | None:
-    """The beginning and the end of a log, if it is a regular file."""
-    found = read_part(path, part, tail=True)
+def _read_inside(root: Path, relative: PurePosixPath) -> Log | None:
+    try:
+        with (
+            opened_folder(root, relative.parent) as folder,
+            opened_file(folder, relative.name) as (descriptor, seen),
+        ):
+            raw, whole = _parts(descriptor, seen.size, _OTHER_PART, tail=True)
+    except (SubmissionFault, InfrastructureError, Changed, OSError):
+        return None
+    return Log(printable(str(relative)), raw.decode("utf-8", "replace"), whole)
+
+
+def read_log(path: Path) -> Log | None:
+    """The beginning and the end of a log of the lab's own, if it is a regular file."""
+    found = read_part(path, LOG_PART, tail=True)
     if found is None:
         return None
     raw, whole = found
-    return Log(name or path.name, raw.decode("utf-8", "replace"), whole)
+    return Log(path.name, raw.decode("utf-8", "replace"), whole)
 
 
 def read_part(path: Path, part: int, *, tail: bool = False) -> tuple[bytes, bool] | None:
@@ -151,15 +177,19 @@ def read_part(path: Path, part: int, *, tail: bool = False) -> tuple[bytes, bool
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             return None
-        with open(descriptor, "rb", closefd=False) as file:
-            raw = file.read(part)
-            if status.st_size <= part:
-                return raw, True
-            if tail:
-                file.seek(max(part, status.st_size - part))
-                raw += b"\n" + file.read(part)
-            return raw, status.st_size <= 2 * part and tail
+        return _parts(descriptor, status.st_size, part, tail=tail)
     except OSError:
         return None
     finally:
         os.close(descriptor)
+
+
+def _parts(descriptor: int, size: int, part: int, *, tail: bool) -> tuple[bytes, bool]:
+    with open(descriptor, "rb", closefd=False) as file:
+        raw = file.read(part)
+        if size <= part:
+            return raw, True
+        if tail:
+            file.seek(max(part, size - part))
+            raw += b"\n" + file.read(part)
+        return raw, size <= 2 * part and tail
