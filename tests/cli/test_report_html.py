@@ -186,6 +186,54 @@ def test_a_place_that_cannot_hold_a_page_is_wrong_use(
     assert Path("/dev/null").is_char_device()
 
 
+@pytest.mark.parametrize("name", ["plan.json", "record.json", "ledger.jsonl", "check.json", "request.json"])
+@pytest.mark.parametrize("damage", ["half", "empty", "folder", "gone"])
+def test_a_damaged_run_is_one_line_that_names_the_file(
+    finished: Finished, cli, name: str, damage: str
+) -> None:
+    _, paths = finished
+    file = (paths.reports if name == "check.json" else paths.root) / name
+    whole = file.read_bytes()
+    file.unlink()
+    if damage == "folder":
+        file.mkdir()
+    elif damage != "gone":
+        file.write_bytes(whole[: len(whole) // 2] if damage == "half" else b"")
+    made = cli("report", "html", paths.run_id)
+    if damage == "gone" and name in {"record.json", "check.json"}:
+        assert made.returncode == 0, "a run that goes on has none"
+        return
+    told = [made, *(cli("report", what, paths.run_id) for what in ("check", "metrics") if name in LEADING)]
+    for shown in told:
+        assert shown.returncode in (1, 2)
+        (line,) = shown.stderr.splitlines()
+        assert str(file) in line
+        assert "unexpected" not in line
+
+
+LEADING = {"plan.json", "record.json", "ledger.jsonl"}
+
+
+@pytest.mark.parametrize("out", ["loop", "loop/page.html", "n" * 300, "/".join(["n" * 200] * 30)])
+def test_a_place_without_end_is_wrong_use(finished: Finished, cli, tmp_path: Path, out: str) -> None:
+    _, paths = finished
+    (tmp_path / "loop").symlink_to("loop")
+    for options in ([paths.run_id, "--out", str(tmp_path / out)], [str(tmp_path / out)], [out]):
+        shown = cli("report", "html", *options)
+        assert shown.returncode == 2
+        assert len(shown.stderr.splitlines()) == 1
+
+
+def test_a_run_that_an_agent_has_set_up_in_its_own_is_none(finished: Finished, cli) -> None:
+    _, paths = finished
+    forged = paths.workspace.output / "forged"
+    forged.mkdir()
+    shutil.copyfile(paths.request, forged / "request.json")
+    shown = cli("report", "html", str(forged))
+    assert shown.returncode == 2
+    assert shown.stderr.startswith("posttrain: RUN:")
+
+
 def test_a_run_that_is_none_is_wrong_use(finished: Finished, cli) -> None:
     assert cli("report", "html", "nothing").returncode == 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -123,3 +124,12 @@ def test_a_summary_from_facts_alone_passes(seed: int) -> None:
         agent.append(iteration)
     result = check_summary(agent.markdown, agent.rows, agent.facts())
     assert not result.findings, [f"{f.line} {f.rule} {f.message}" for f in result.findings]
+
+
+def test_a_submission_before_a_start_that_was_rounded_up_belongs_to_the_first_round() -> None:
+    agent = Agent(7)
+    agent.now += 0.5
+    agent.hand_in()
+    facts = replace(agent.facts(), start=agent.handed[0].at + 0.3)
+    this = next_round(Draft(what="training", why=WHY), parse(b""), facts, now=agent.now + 1.0)
+    assert [entry.number for entry in this.own] == [1]

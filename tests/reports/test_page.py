@@ -206,3 +206,17 @@ def test_the_figure_shows_every_submission_and_never_a_missing_score_as_zero() -
 def test_a_figure_without_anything_can_be_drawn() -> None:
     bare = trajectory((), plan=plan(), record=record(result=None, val_baseline=None), start_time=START)
     assert draw_svg(bare).endswith("</svg>")
+
+
+@pytest.mark.parametrize("blank", ["\u3164", "\u115f", "\u2800", "\ufe01", "\U000e0101", "\u034f"])
+def test_letters_that_are_drawn_as_nothing_are_written_out(blank: str) -> None:
+    assert visible(f"a{blank}b") == f"a<U+{ord(blank):04X}>b"
+
+
+def test_signs_in_colour_stay() -> None:
+    assert visible("\u26a0\ufe0f loss") == "\u26a0\ufe0f loss"
+
+
+def test_an_item_that_speaks_of_a_folder_is_hidden() -> None:
+    item = "Which file lies in /srv/quiz/seven of the server?"
+    assert Blinds(hidden=(item,))(f"asked {item}!") == "asked [a hidden item]!"

@@ -51,12 +51,14 @@ CRASH = "raise RuntimeError('CUDA out of memory. Tried to allocate 20 GiB')\n"
 WHY = "scores.json of the last iteration shows what it gained; agent.log shows no error before"
 
 
-def made(folder: Path, name: str, steps: list[dict[str, Any]]) -> tuple[Bench, RunPaths]:
-    """One run of a toy agent with these steps, in a lab home of its own."""
+def made(
+    folder: Path, name: str, steps: list[dict[str, Any]], *, keys: dict[str, str] | None = None
+) -> tuple[Bench, RunPaths]:
+    """One run of a toy agent with these steps, in a lab home of its own; `keys` are passed to it."""
     lab = LabPaths(folder / "home")
     lab.agents.mkdir(parents=True)
-    bench = Bench(lab, tiny_model(folder / "base"))
-    write_toy_agent(bench.agents, name, steps)
+    bench = Bench(lab, tiny_model(folder / "base"), environment=keys or {})
+    write_toy_agent(bench.agents, name, steps, pass_env=list(keys or {}))
     done = bench.run(name)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return bench, bench.only
@@ -259,3 +261,55 @@ def test_a_run_without_submissions_gets_one_as_well(tmp_path: Path) -> None:
     assert (told["by"], told["iterations"], told["findings"]) == ("harness", 1, 0)
     assert "RuntimeError: the toy agent crashes" in paths.summary("summary.md").read_text("utf-8")
     assert all(check.ok for check in verify_run(paths, bench.lab))
+
+
+# --- what an agent must not bring into the record
+
+
+def python(code: str) -> dict[str, Any]:
+    return {"do": "run", "argv": ["python", "-c", code]}
+
+
+def test_a_log_that_is_a_link_tells_nothing_of_this_machine(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign.log"
+    foreign.write_text("RuntimeError: a secret of the host\n", "utf-8")
+    steps = [
+        {"do": "link", "source": str(foreign), "to": "code/train.log"},
+        {"do": "link", "source": str(foreign), "to": "output/train.txt"},
+        {"do": "leave", "code": 1},
+    ]
+    bench, paths = made(tmp_path, "linker", steps)
+    kept = [*paths.reports.iterdir(), paths.record, paths.ledger, paths.run_log]
+    assert [path.name for path in kept if path.is_file() and b"a secret of" in path.read_bytes()] == []
+    page = bench.posttrain("report", "html", paths.run_id, "--out", "-")
+    assert page.returncode == 0
+    assert "a secret of" not in page.stdout
+
+
+KEY = "own-form-51H8x0abcdefghijklmnop"
+
+
+@pytest.mark.parametrize("written", ["summary", "log"])
+def test_a_summary_that_is_kept_shows_no_key(tmp_path: Path, written: str) -> None:
+    secrets = "os.environ['SOME_KEY'] + ' ' + os.environ['GRADING_SERVER_URL']"
+    if written == "summary":
+        story = f"open('reports/summary.md', 'w').write('# x\\n\\n## Iteration 1\\n' + {secrets})"
+        more = "open('reports/summary.md', 'a').write('\\n## Iteration 2\\n')"
+        steps = [
+            python(f"import os; {story}"),
+            *checkpoint("v1", 0.9),
+            {"do": "submit", "model_path": "output/v1"},
+            python(more),
+        ]
+    else:
+        steps = [
+            python(f"import os; open('code/a.log', 'w').write('RuntimeError: ' + {secrets} + '\\n')"),
+            {"do": "leave", "code": 1},
+        ]
+    bench, paths = made(tmp_path, "teller", steps, keys={"SOME_KEY": KEY})
+    text = paths.summary("summary.md").read_text("utf-8")
+    assert KEY not in text
+    assert "/run/" not in text or "/run/…" in text
+    assert "…" in text
+    assert "1" not in record(paths)["report"]["rules"], "what was taken out is no rewritten history"
+    assert [check.faults for check in verify_run(paths, bench.lab) if not check.ok] == []

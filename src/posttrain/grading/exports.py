@@ -65,7 +65,7 @@ class Exports:
     def began(self, start_time: float, *, last_submit: float | None = None) -> None:
         """The clock of the agent runs; a resumed run may know of submissions before."""
         last = None if last_submit is None else int(last_submit)
-        self._update(start_time=round(start_time), last_submit_time=last, end_time=None)
+        self._update(start_time=int(start_time), last_submit_time=last, end_time=None)
 
     def submitted(self, time: float) -> None:
         self._update(last_submit_time=int(time))

@@ -83,12 +83,12 @@ def next_round(
 ) -> Round:
     """The round since the last section; `last_written` is when that was appended, to the second."""
     numbers = [section.number for section in document.sections if section.number]
-    begin = facts.start
+    begin, since = facts.start, None
     windows = timeline(document, facts)
     last = windows.of(document.sections[-1]) if document.sections else None
     if last is not None:
         exact = last_written is not None and last.told <= last_written <= last.end
-        begin = last_written if exact else last.told
+        begin = since = last_written if exact else last.told
     number = max(numbers, default=0) + 1
     if draft.submissions:
         unknown = set(draft.submissions) - {entry.number for entry in facts.handed}
@@ -96,7 +96,8 @@ def next_round(
             raise UsageError(f"--submission: there is no submission {min(unknown)} in scores.json")
         own = [entry for entry in facts.handed if entry.number in draft.submissions]
     else:
-        own = [entry for entry in facts.handed if begin is None or entry.at >= begin]
+        # the first round holds all there is: the start in run_meta.json is a whole second, rounded
+        own = [entry for entry in facts.handed if since is None or entry.at >= since]
     return Round(number, begin, now, own, facts.scripts)
 
 

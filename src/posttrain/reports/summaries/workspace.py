@@ -9,10 +9,10 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from posttrain.checkpoints.intake import Changed, opened_file, opened_folder, printable
-from posttrain.core.errors import InfrastructureError, SubmissionFault
+from posttrain.core.errors import InfrastructureError, SubmissionFault, UsageError
 from posttrain.core.grading import Verdict
 from posttrain.core.paths import Workspace
 from posttrain.grading.witness import changed_at, read_scripts
@@ -28,24 +28,30 @@ _DEPTH = 2
 _MOST_LOOKED = 2000
 _LOG_SUFFIXES = (".log", ".txt", ".out", ".err")
 _COPY = "copy_of_base"
+_LATEST = 1e11
+_NAMES: Mapping[type, str] = {dict: "object", list: "list"}
+_MOVE = "move it away, the lab writes it anew with the next submission"
+_T = TypeVar("_T", dict[str, Any], list[Any])
 
 
 def workspace_facts(folder: Path, *, served: Iterable[Mapping[str, Any]] = (), now: float) -> Facts:
-    """What the exports, the logs and the code say; `served` are entries of the grading server."""
+    """What the exports, the logs and the code say; `served` are entries of the grading server.
+
+    UsageError names an export that is there and is not what the lab writes.
+    """
     workspace = Workspace(folder)
-    meta = _read_json(workspace.run_meta)
-    meta = meta if isinstance(meta, dict) else {}
-    scores = _read_json(workspace.scores)
-    entries = {entry.number: entry for entry in _handed(scores if isinstance(scores, list) else [])}
+    meta = _read_json(workspace.run_meta, dict) or {}
+    scores = _read_json(workspace.scores, list)
+    entries = {entry.number: entry for entry in _handed(scores or [])}
     entries |= {entry.number: entry for entry in _handed(served)}
     main = [read_log(workspace.root / name) for name in (workspace.agent_log.name, workspace.run_log.name)]
     known = [log for log in main if log is not None]
     return Facts(
         handed=tuple(entries[number] for number in sorted(entries)),
-        handed_known=isinstance(scores, list) or bool(entries),
-        start=_number(meta.get("start_time")),
-        timeout_s=_number(meta.get("timeout_s")),
-        end=_number(meta.get("end_time")),
+        handed_known=scores is not None or bool(entries),
+        start=_seconds(workspace, meta, "start_time"),
+        timeout_s=_seconds(workspace, meta, "timeout_s"),
+        end=_seconds(workspace, meta, "end_time"),
         now=now,
         scripts=tuple(current_scripts(workspace)),
         logs=(*known, *other_logs(workspace)),
@@ -59,14 +65,34 @@ def current_scripts(workspace: Workspace) -> Iterator[Script]:
         yield Script(name, raw.decode("utf-8", "replace"), changed_at(workspace, name))
 
 
-def _read_json(path: Path) -> Any:
+def _read_json(path: Path, kind: type[_T]) -> _T | None:
+    """What an export holds; None where there is none."""
+    if not os.path.lexists(path):
+        return None
     raw = read_part(path, _LARGEST_JSON)
     if raw is None:
-        return None
+        raise UsageError(f"{path} is no file that can be read; {_MOVE}")
     try:
-        return json.loads(raw[0])
+        content = json.loads(raw[0], parse_constant=_refuse)
     except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, kind):
+        raise UsageError(f"{path} does not hold a JSON {_NAMES[kind]}; {_MOVE}")
+    return content
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _seconds(workspace: Workspace, meta: Mapping[str, Any], name: str) -> float | None:
+    """A time of run_meta.json; None where it is not known."""
+    if meta.get(name) is None:
         return None
+    value = _number(meta[name])
+    if value is None or not 0 <= value <= _LATEST:
+        raise UsageError(f"{workspace.run_meta}: {name} is no time in seconds; {_MOVE}")
+    return value
 
 
 def _handed(entries: Iterable[Any]) -> Iterator[Handed]:
