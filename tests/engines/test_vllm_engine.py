@@ -84,7 +84,7 @@ def outputs_of(worker: EngineWorker, **generation: Any) -> tuple[Output, ...]:
 
 def transformers_outputs(spawner: Spawner, log: Path, base: Path, folder: Path | None) -> tuple[Output, ...]:
     plan = NumericPlan(engine="transformers", dtype="float32", threads=1, rows=4)
-    with EngineWorker(spawner, log=log) as other:
+    with EngineWorker(spawner, log=log, gpu=None) as other:
         other.open(base, plan)
         other.load(folder)
         return outputs_of(other)

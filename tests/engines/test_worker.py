@@ -29,7 +29,7 @@ BOOLEANS = ["not ( True ) is", "True and False or True is", "( False or False ) 
 
 @pytest.fixture
 def worker(spawner: Spawner, tmp_path: Path) -> Iterator[EngineWorker]:
-    with EngineWorker(spawner, log=tmp_path / "engine.log") as running:
+    with EngineWorker(spawner, log=tmp_path / "engine.log", gpu=None) as running:
         yield running
 
 

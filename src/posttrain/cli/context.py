@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from posttrain.benchmarks.registry import TaskRegistry
     from posttrain.runs.lab import Lab
 
-ENGINE_HELP = (
-    "What generates texts. auto: vLLM (not yet tried on a GPU) where it and a GPU are, else transformers."
-)
+ENGINE_HELP = "What generates texts. auto: transformers, on the GPU where there is one."
 
 
 @dataclass(frozen=True)

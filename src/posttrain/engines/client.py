@@ -71,11 +71,15 @@ class EngineWorker:
         spawner: Spawner,
         *,
         log: Path,
-        gpu: str | None = None,
+        gpu: str | None,
         environment: Mapping[str, str] | None = None,
         view: View | None = None,
     ) -> None:
-        """What the worker says on standard error is appended to `log`. `environment` is laid over ours."""
+        """What the worker says on standard error is appended to `log`. `environment` is laid over ours.
+
+        `gpu` is the one it sees, None for none: said by every caller, since a worker without it takes any
+        plan for a GPU as an error.
+        """
         self._spawner = spawner
         self._log = log
         self._environment = worker_environment(gpu=gpu) | dict(environment or {})

@@ -27,6 +27,7 @@ _ENVIRONMENT = {
     "VLLM_PLUGINS": "",
     "VLLM_LOGGING_LEVEL": "ERROR",  # reloading warns of every layer that has no weights to load
     "VLLM_LOGGING_COLOR": "0",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",  # it compiles itself at the first use, with a compiler of CUDA
     "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_LOOPBACK_IP": "127.0.0.1",
     "GLOO_SOCKET_IFNAME": "lo",

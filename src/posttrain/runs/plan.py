@@ -184,7 +184,12 @@ def _resolve(chosen: Chosen, harness: Harness, *, model: Model, data: TaskData) 
         libraries=libraries,
         prompt=settings,
         prompts=build_prompts(make_items(_first_visible(data), None), settings),
-        worker=EngineWorker(spawner, log=paths.engine_log, view=views.engine(model.folder)),
+        worker=EngineWorker(
+            spawner,
+            log=paths.engine_log,
+            gpu=next(iter(chosen.engine.gpus), None),
+            view=views.engine(model.folder),
+        ),
     )
     pinned = PinnedPrompt(
         prompt=settings, generation=task.generation, stop_token_ids=opened.facts.stop_token_ids
