@@ -97,6 +97,21 @@ def test_rotary_buffers_are_the_bases_and_stay_fp32(base: Path, tmp_path: Path) 
     assert torch.equal(buffer, model_of(base).model.rotary_emb.inv_freq)
 
 
+@pytest.mark.parametrize("buffer", [torch.ones((), dtype=torch.bfloat16), torch.zeros(0), torch.eye(2) > 0])
+def test_buffers_of_any_kind_are_watched(base: Path, tmp_path: Path, buffer: torch.Tensor) -> None:
+    from posttrain.checkpoints.tensors import TensorTarget
+
+    model = model_of(base)
+    model.register_buffer("extra", buffer, persistent=False)
+    target = TensorTarget(model, base)
+    tuned = fine_tuned(base, tmp_path / "t")
+    assert not target.load(tuned).copy_of_base
+    if buffer.numel():
+        model.extra.zero_()
+        with pytest.raises(InfrastructureError, match="buffer"):
+            target.load(tuned)
+
+
 def test_buffers_that_old_checkpoints_carry_are_not_taken(base: Path, tmp_path: Path) -> None:
     name = "model.layers.0.self_attn.rotary_emb.inv_freq"
     tuned = altered(base, tmp_path / "t", lambda tensors: tensors.update({name: Tensor((8,), [9.0] * 8)}))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,20 @@ def test_weights_alone_are_graded_on_their_base(cli, scripted_models: Path) -> N
     graded = json.loads(shown.stdout)
     assert graded["n"] == 100
     assert graded["score"] > 75
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="an ordinary user's workers run as that user")
+def test_weights_that_are_closed_to_the_grader_are_named(cli, scripted_models: Path, tmp_path: Path) -> None:
+    shutil.copytree(scripted_models / "better", tmp_path / "closed")
+    weights = next((tmp_path / "closed").iterdir())
+    weights.chmod(0o600)
+    shown = cli(
+        "grade", *BOOLEAN, "--model-path", str(tmp_path / "closed"), "--base", str(scripted_models / "base")
+    )
+    assert shown.returncode == 2
+    (line,) = [line for line in shown.stderr.splitlines() if line.startswith("posttrain:")]
+    assert f"{weights}: closed to other users" in line
+    assert "chmod" in line
 
 
 def test_all_takes_validation_and_test_together(cli, scripted_models: Path) -> None:

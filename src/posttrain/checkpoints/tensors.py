@@ -231,7 +231,10 @@ def checksum(tensor: torch.Tensor) -> tuple[int, ...]:
 
 def _contents(tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, bytes]:
     """The bytes of small tensors, by name."""
-    return {name: tensor.detach().cpu().numpy().tobytes() for name, tensor in tensors}
+    return {
+        name: tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+        for name, tensor in tensors
+    }
 
 
 def _fitted(tensor: torch.Tensor, taken: Taken, base: torch.Tensor) -> torch.Tensor:

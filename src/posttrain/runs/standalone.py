@@ -28,6 +28,7 @@ from posttrain.infra.gpus import list_gpus
 from posttrain.infra.model_folder import check_model_folder, read_facts
 from posttrain.infra.models import resolve_model
 from posttrain.infra.processes import Spawner
+from posttrain.infra.sandbox import require_readable
 from posttrain.runs import steps
 from posttrain.runs.clock import Clock
 from posttrain.runs.folder import Footprint
@@ -105,16 +106,19 @@ def grade_folder(request: GradeRequest, *, lab: Lab, terminal: Terminal) -> Fold
             numeric=choose_numeric(engine, model=facts, memory_share=request.memory_share),
             tool=tool,
         )
+        views = worker_views(f"{os.getpid()}", best_isolation(spawner), lab)
+        folder = None if request.base is None else request.model_path
+        if folder is not None:
+            require_readable(folder, views.uid)
         with terminal.progress(f"{task.id} {request.split}") as progress:
             assessor = Assessor(
                 exam,
                 paths=paths,
                 timeout_s=request.timeout_s,
                 kill_mode=spawner.kill_mode,
-                views=worker_views(f"{os.getpid()}", best_isolation(spawner), lab),
+                views=views,
                 progress=progress,
             )
-            folder = None if request.base is None else request.model_path
             gpu = engine.gpus[0] if engine.gpus else None
             assessment = assessor.assess(folder, label=_LABEL, gpu=gpu)
         return FolderGrade(task, items, assessment, read_items(paths.grading_of(_LABEL)))
