@@ -12,7 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from posttrain.benchmarks.prompts import build_prompts, prompt_settings
 from posttrain.checkpoints.snapshot import SnapshotLimits
+from posttrain.core.engine import NumericPlan
 from posttrain.core.errors import (
     DeviceBusy,
     InfrastructureError,
@@ -23,8 +27,10 @@ from posttrain.core.errors import (
 )
 from posttrain.core.grading import Assessment, LoadReport
 from posttrain.core.paths import RunPaths
-from posttrain.core.scores import Evaluation, ItemResult, Metric, Score
+from posttrain.core.scores import Evaluation, Item, ItemResult, Metric, Score
+from posttrain.core.specs import TaskSpec
 from posttrain.core.statistics import binary_standard_error, wilson
+from posttrain.engines.scripted import Script, write_scripted
 from posttrain.grading.answers import RulesNote
 from posttrain.grading.app import Service, build_app
 from posttrain.grading.client import Reply, call
@@ -33,6 +39,8 @@ from posttrain.grading.grader import Grader
 from posttrain.grading.ledger import Ledger
 from posttrain.grading.server import GradingServer, base_url, bind_tcp
 from posttrain.grading.verdicts import Terms
+from posttrain.grading.workers import Exam
+from posttrain.testing.tiny import fine_tuned, tiny_model
 
 ITEMS = 200
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -119,6 +127,61 @@ class ScriptedAssessor:
 
     def cancel(self) -> None:
         self.cancelled.set()
+
+
+def scripted_base(folder: Path) -> Path:
+    """A tiny base model that answers half of what it is asked right."""
+    tiny_model(folder)
+    (folder / "scripted.json").write_text(Script(accuracy=0.5).model_dump_json(), "utf-8")
+    return folder
+
+
+def scripted_checkpoint(base: Path, folder: Path, *, weights: int = 1, **script: object) -> Path:
+    """A fine-tune of `base` that behaves as a script says; `weights` tells fine-tunes apart."""
+    like = fine_tuned(base, base.parent / "weights" / f"{folder.name}-{weights}", seed=weights)
+    write_scripted(folder, Script(**script), like=like)
+    return folder
+
+
+def boolean_exam(base: Path, *, items: int = ITEMS) -> Exam:
+    """Boolean expressions for real engine workers and scorers, with the scripted engine."""
+    task = TaskSpec(
+        id="boolean",
+        folder=base,
+        title="Boolean",
+        evaluator="choice",
+        evaluator_settings={"labels": ["True", "False"]},
+    )
+    settings = prompt_settings(task, has_chat_template=True)
+    asked = tuple(Item(id=f"i{number}", fields=_expression(number)) for number in range(items))
+    return Exam(
+        split="val",
+        task=task,
+        items=asked,
+        prompts=tuple(build_prompts(asked, settings)),
+        prompt=settings,
+        generation=task.generation,
+        base=base,
+        numeric=NumericPlan(engine="scripted"),
+    )
+
+
+def _expression(number: int) -> dict[str, str]:
+    first, second, third = (bool(number & bit) for bit in (1, 2, 4))
+    question = f"not {first} or ( {second} and {third} )" + " and True" * (number // 8)
+    return {"question": question, "answer": str(not first or (second and third))}
+
+
+def engine_workers() -> list[int]:
+    """Process ids of this process's engine workers that are alive."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if child.cmdline()[1:4] == ["-P", "-m", "posttrain.engines.worker"]:
+                found.append(child.pid)
+        except psutil.Error:
+            continue
+    return found
 
 
 @dataclass

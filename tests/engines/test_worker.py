@@ -183,3 +183,18 @@ def test_a_wrong_script_is_named_by_field(worker: EngineWorker, tiny: Path, tmp_
 def test_nothing_can_be_asked_of_a_worker_that_is_not_open(worker: EngineWorker) -> None:
     with pytest.raises(InfrastructureError, match="not open"):
         worker.load(None)
+
+
+@pytest.mark.parametrize("plan", [SCRIPTED, REAL], ids=["scripted", "transformers"])
+def test_a_checkpoint_that_is_refused_is_not_answered_for_by_the_one_before(
+    worker: EngineWorker, tiny: Path, tmp_path: Path, plan: NumericPlan
+) -> None:
+    if plan is REAL:
+        pytest.importorskip("torch")
+    worker.open(tiny, plan)
+    worker.load(fine_tuned(tiny, tmp_path / "tuned", scale=0.3, dtype="F32"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(Unloadable):
+        worker.load(tmp_path / "empty")
+    with pytest.raises(InfrastructureError, match="no checkpoint is loaded"):
+        texts_of(worker, ["1"])

@@ -9,13 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
-from grading_kit import Allowance
-from posttrain.benchmarks.prompts import build_prompts, prompt_settings
+from grading_kit import Allowance, boolean_exam, engine_workers, scripted_base, scripted_checkpoint
 from posttrain.checkpoints.snapshot import SnapshotLimits
-from posttrain.core.engine import NumericPlan
 from posttrain.core.errors import (
     GradingTimeout,
     InfrastructureError,
@@ -26,8 +23,6 @@ from posttrain.core.errors import (
 )
 from posttrain.core.grading import SubmitRequest, Verdict
 from posttrain.core.paths import RunPaths
-from posttrain.core.scores import Item
-from posttrain.core.specs import TaskSpec
 from posttrain.engines.scripted import Script, write_scripted
 from posttrain.grading.exports import Exports
 from posttrain.grading.grader import Grader
@@ -35,19 +30,9 @@ from posttrain.grading.ledger import Ledger, verify
 from posttrain.grading.verdicts import Terms
 from posttrain.grading.workers import Assessor, Exam, read_items
 from posttrain.infra.processes import Spawner
-from posttrain.testing.tiny import fine_tuned, tiny_model
 
 ITEMS = 40
 Ask = Callable[..., Assessor]
-
-
-def _items() -> tuple[Item, ...]:
-    rows = []
-    for number in range(ITEMS):
-        first, second = bool(number & 1), bool(number & 2)
-        question = f"not {first} or ( {second} and {bool(number & 4)} )" + " and True" * (number // 8)
-        rows.append({"question": question, "answer": str(eval(question))})
-    return tuple(Item(id=f"i{k}", fields=row) for k, row in enumerate(rows))
 
 
 @pytest.fixture(scope="module")
@@ -58,32 +43,12 @@ def kill_mode():
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tiny_model(tmp_path_factory.mktemp("models") / "base")
-    (folder / "scripted.json").write_text(Script(accuracy=0.5).model_dump_json(), "utf-8")
-    return folder
+    return scripted_base(tmp_path_factory.mktemp("models") / "base")
 
 
 @pytest.fixture
 def exam(base: Path) -> Exam:
-    task = TaskSpec(
-        id="boolean",
-        folder=base,
-        title="Boolean",
-        evaluator="choice",
-        evaluator_settings={"labels": ["True", "False"]},
-    )
-    settings = prompt_settings(task, has_chat_template=True)
-    items = _items()
-    return Exam(
-        split="val",
-        task=task,
-        items=items,
-        prompts=tuple(build_prompts(items, settings)),
-        prompt=settings,
-        generation=task.generation,
-        base=base,
-        numeric=NumericPlan(engine="scripted"),
-    )
+    return boolean_exam(base, items=ITEMS)
 
 
 @pytest.fixture
@@ -100,14 +65,8 @@ def make(exam: Exam, paths: RunPaths, kill_mode) -> Ask:
     return build
 
 
-def _scripted(base: Path, folder: Path, *, weights: int = 1, **script: object) -> Path:
-    like = fine_tuned(base, folder.parent / f"{folder.name}-weights", seed=weights)
-    write_scripted(folder, Script(**script), like=like)
-    return folder
-
-
 def test_a_checkpoint_is_asked_and_judged(make: Ask, base: Path, tmp_path: Path, paths: RunPaths) -> None:
-    assessment = make().assess(_scripted(base, tmp_path / "v1", accuracy=1.0), label="1")
+    assessment = make().assess(scripted_checkpoint(base, tmp_path / "v1", accuracy=1.0), label="1")
     assert assessment.evaluation.score.value == 100.0
     assert assessment.load is not None
     assert not assessment.load.copy_of_base
@@ -124,7 +83,7 @@ def test_the_base_itself_has_no_load_report(make: Ask) -> None:
 
 
 def test_the_same_checkpoint_gets_the_same_answers_twice(make: Ask, base: Path, tmp_path: Path) -> None:
-    folder = _scripted(base, tmp_path / "v1", accuracy=0.6, seed=3)
+    folder = scripted_checkpoint(base, tmp_path / "v1", accuracy=0.6, seed=3)
     first, second = (make().assess(folder, label=label).evaluation for label in ("1", "2"))
     assert first == second
 
@@ -149,7 +108,9 @@ def test_faults_of_the_checkpoint_are_its_own_and_not_retried(
 ) -> None:
     heard: list[str] = []
     with pytest.raises(error):
-        make().assess(_scripted(base, tmp_path / "v1", fault=fault, at=at), label="1", on_fault=heard.append)
+        make().assess(
+            scripted_checkpoint(base, tmp_path / "v1", fault=fault, at=at), label="1", on_fault=heard.append
+        )
     assert heard == []
 
 
@@ -157,14 +118,14 @@ def test_a_worker_that_dies_is_tried_once_more_and_then_is_our_fault(
     make: Ask, base: Path, tmp_path: Path
 ) -> None:
     heard: list[str] = []
-    folder = _scripted(base, tmp_path / "v1", fault="crash", at="generate")
+    folder = scripted_checkpoint(base, tmp_path / "v1", fault="crash", at="generate")
     with pytest.raises(WorkerDied):
         make().assess(folder, label="1", on_fault=heard.append)
     assert len(heard) == 1
 
 
 def test_a_grading_that_outruns_its_limit_is_killed(make: Ask, base: Path, tmp_path: Path) -> None:
-    folder = _scripted(base, tmp_path / "v1", fault="hang")
+    folder = scripted_checkpoint(base, tmp_path / "v1", fault="hang")
     begun = time.monotonic()
     with pytest.raises(GradingTimeout, match="longer than 2 s"):
         make(timeout_s=2.0).assess(folder, label="1")
@@ -176,7 +137,7 @@ def test_a_cancelled_grading_ends_at_once_and_none_begins_again(
     make: Ask, base: Path, tmp_path: Path
 ) -> None:
     assessor = make()
-    folder = _scripted(base, tmp_path / "v1", fault="hang")
+    folder = scripted_checkpoint(base, tmp_path / "v1", fault="hang")
     stopper = threading.Timer(1.0, assessor.cancel)
     stopper.start()
     begun = time.monotonic()
@@ -190,19 +151,9 @@ def test_a_cancelled_grading_ends_at_once_and_none_begins_again(
 
 def _no_worker_left() -> None:
     deadline = time.monotonic() + 5.0
-    while time.monotonic() < deadline:
-        children = psutil.Process().children(recursive=True)
-        if not any("posttrain.engines.worker" in " ".join(_argv(child)) for child in children):
-            return
+    while engine_workers():
+        assert time.monotonic() < deadline, "an engine worker is still alive"
         time.sleep(0.1)
-    raise AssertionError("an engine worker is still alive")
-
-
-def _argv(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
 
 
 def test_an_evaluator_that_cannot_work_is_the_task_s_fault(make: Ask, exam: Exam) -> None:
@@ -217,8 +168,8 @@ def test_a_run_is_graded_from_folder_to_ledger_over_the_real_road(
     baseline = make().assess(None, label="baseline-val").evaluation
     output = paths.workspace.output
     output.mkdir(parents=True)
-    good = _scripted(base, output / "v1", accuracy=1.0)
-    _scripted(base, output / "v2", weights=2, fault="unloadable")
+    good = scripted_checkpoint(base, output / "v1", accuracy=1.0)
+    scripted_checkpoint(base, output / "v2", weights=2, fault="unloadable")
     write_scripted(output / "v3", Script(accuracy=0.5), like=base)
     (good / "optimizer.pt").write_bytes(b"x")
     budget = Allowance()

@@ -14,17 +14,21 @@ from pathlib import Path
 import psutil
 import pytest
 
-from posttrain.benchmarks.prompts import build_prompts, prompt_settings
+from grading_kit import boolean_exam, engine_workers, scripted_base, scripted_checkpoint
 from posttrain.core.engine import NumericPlan
 from posttrain.core.errors import GradingTimeout, InfrastructureError, Unloadable, WorkerDied
 from posttrain.core.paths import RunPaths
-from posttrain.core.scores import Item
-from posttrain.core.specs import TaskSpec
-from posttrain.engines.scripted import Script, write_scripted
+from posttrain.engines.scripted import Script
 from posttrain.grading import warm
 from posttrain.grading.workers import Assessor, Exam, read_items
 from posttrain.infra.processes import Spawner
-from posttrain.testing.tiny import fine_tuned, tiny_model
+from posttrain.testing.tiny import fine_tuned
+
+OWN_LOADER = """
+class Evaluator:
+    def run_eval(self, model_path, workspace_path, **kwargs):
+        return {"score": 100.0}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -35,37 +39,12 @@ def kill_mode():
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    folder = tiny_model(tmp_path / "base")
-    (folder / "scripted.json").write_text(Script(accuracy=0.5).model_dump_json(), "utf-8")
-    return folder
+    return scripted_base(tmp_path / "base")
 
 
 @pytest.fixture
 def exam(base: Path) -> Exam:
-    task = TaskSpec(
-        id="boolean",
-        folder=base,
-        title="Boolean",
-        evaluator="choice",
-        evaluator_settings={"labels": ["True", "False"]},
-    )
-    rows = [
-        {"question": f"not {first} or {second} is", "answer": str(not first or second)}
-        for first in (True, False)
-        for second in (True, False)
-    ]
-    items = tuple(Item(id=f"i{k}", fields=row) for k, row in enumerate(rows))
-    settings = prompt_settings(task, has_chat_template=True)
-    return Exam(
-        split="val",
-        task=task,
-        items=items,
-        prompts=tuple(build_prompts(items, settings)),
-        prompt=settings,
-        generation=task.generation,
-        base=base,
-        numeric=NumericPlan(engine="scripted"),
-    )
+    return boolean_exam(base, items=4)
 
 
 @pytest.fixture
@@ -95,27 +74,7 @@ def make(
     yield build
     for assessor in made:
         assessor.cancel()
-    assert workers() == []
-
-
-def workers() -> list[int]:
-    """Process ids of the engine workers that are alive."""
-    deadline = time.monotonic() + 5
-    found: list[int] = []
-    for child in psutil.Process().children(recursive=True):
-        try:
-            line = child.cmdline()
-        except psutil.Error:
-            continue
-        if line[1:4] == ["-P", "-m", "posttrain.engines.worker"]:
-            found.append(child.pid)
-    return found if time.monotonic() < deadline else []
-
-
-def scripted(base: Path, folder: Path, *, weights: int = 1, **script: object) -> Path:
-    like = fine_tuned(base, base.parent / "weights" / folder.name, seed=weights)
-    write_scripted(folder, Script(**script), like=like)
-    return folder
+    assert engine_workers() == []
 
 
 def test_one_worker_grades_one_checkpoint_after_the_other(
@@ -124,9 +83,9 @@ def test_one_worker_grades_one_checkpoint_after_the_other(
     assessor = make()
     values, seen = [], set()
     for number, accuracy in enumerate((1.0, 0.0, 1.0), start=1):
-        folder = scripted(base, shelf / str(number), weights=number, accuracy=accuracy)
+        folder = scripted_checkpoint(base, shelf / str(number), weights=number, accuracy=accuracy)
         values.append(assessor.assess(folder, label=str(number)).evaluation.score.value)
-        seen.update(workers())
+        seen.update(engine_workers())
     assert values == [100.0, 0.0, 100.0]
     assert len(seen) == 1
 
@@ -134,40 +93,42 @@ def test_one_worker_grades_one_checkpoint_after_the_other(
 def test_without_a_shelf_each_checkpoint_has_a_worker_of_its_own(
     make: Callable[..., Assessor], base: Path, tmp_path: Path
 ) -> None:
-    make(shelf=None).assess(scripted(base, tmp_path / "v1", accuracy=1.0), label="1")
-    assert workers() == []
+    make(shelf=None).assess(scripted_checkpoint(base, tmp_path / "v1", accuracy=1.0), label="1")
+    assert engine_workers() == []
 
 
 def test_a_worker_that_is_killed_between_gradings_is_replaced_and_that_is_told(
     make: Callable[..., Assessor], base: Path, shelf: Path, told: list[str]
 ) -> None:
     assessor = make()
-    assessor.assess(scripted(base, shelf / "1", accuracy=1.0), label="1")
-    [first] = workers()
+    assessor.assess(scripted_checkpoint(base, shelf / "1", accuracy=1.0), label="1")
+    [first] = engine_workers()
     os.kill(first, signal.SIGKILL)
     while psutil.pid_exists(first):
         time.sleep(0.01)
     faults: list[str] = []
-    graded = assessor.assess(scripted(base, shelf / "2", accuracy=1.0), label="2", on_fault=faults.append)
+    graded = assessor.assess(
+        scripted_checkpoint(base, shelf / "2", accuracy=1.0), label="2", on_fault=faults.append
+    )
     assert graded.evaluation.score.value == 100.0
     assert len(told) + len(faults) == 1
-    assert workers() != [first]
+    assert engine_workers() != [first]
 
 
 def test_a_worker_that_is_killed_while_it_grades_is_followed_by_one_that_grades(
     make: Callable[..., Assessor], base: Path, shelf: Path
 ) -> None:
     assessor = make()
-    assessor.assess(scripted(base, shelf / "1", accuracy=1.0), label="1")
-    [first] = workers()
-    slow = scripted(base, shelf / "2", accuracy=1.0, delay_s=1.5)
+    assessor.assess(scripted_checkpoint(base, shelf / "1", accuracy=1.0), label="1")
+    [first] = engine_workers()
+    slow = scripted_checkpoint(base, shelf / "2", accuracy=1.0, delay_s=1.5)
     killer = threading.Timer(0.7, os.kill, (first, signal.SIGKILL))
     killer.start()
     faults: list[str] = []
     graded = assessor.assess(slow, label="2", on_fault=faults.append)
     assert graded.evaluation.score.value == 100.0
     assert len(faults) == 1
-    assert first not in workers()
+    assert first not in engine_workers()
 
 
 def test_a_fault_of_a_checkpoint_leaves_the_worker_for_the_next(
@@ -175,12 +136,15 @@ def test_a_fault_of_a_checkpoint_leaves_the_worker_for_the_next(
 ) -> None:
     assessor = make()
     with pytest.raises(Unloadable):
-        assessor.assess(scripted(base, shelf / "1", fault="unloadable"), label="1")
-    [first] = workers()
+        assessor.assess(scripted_checkpoint(base, shelf / "1", fault="unloadable"), label="1")
+    [first] = engine_workers()
     assert (
-        assessor.assess(scripted(base, shelf / "2", accuracy=1.0), label="2").evaluation.score.value == 100.0
+        assessor.assess(
+            scripted_checkpoint(base, shelf / "2", accuracy=1.0), label="2"
+        ).evaluation.score.value
+        == 100.0
     )
-    assert workers() == [first]
+    assert engine_workers() == [first]
     assert told == []
 
 
@@ -191,27 +155,30 @@ def test_a_base_that_answers_otherwise_than_at_first_costs_the_worker_its_place(
     assessor = make()
     if after == "a fault":
         with pytest.raises(Unloadable):
-            assessor.assess(scripted(base, shelf / "1", fault="unloadable"), label="1")
+            assessor.assess(scripted_checkpoint(base, shelf / "1", fault="unloadable"), label="1")
     else:
         for number in range(warm.CANARY_EVERY):
             assessor.assess(None, label=f"b{number}")
-    [first] = workers()
-    (base / "scripted.json").write_text(Script(accuracy=0.0, otherwise="?").model_dump_json(), "utf-8")
-    assessor.assess(scripted(base, shelf / "2", accuracy=1.0), label="2")
+    [first] = engine_workers()
+    (base / "scripted.json").write_text(Script(accuracy=1.0).model_dump_json(), "utf-8")
+    assessor.assess(scripted_checkpoint(base, shelf / "2", accuracy=1.0), label="2")
     assert told == ["engine worker replaced: the base gives other answers than when the worker was new"]
-    assert first not in workers()
+    assert first not in engine_workers()
 
 
 def test_time_over_ends_the_kept_worker_and_the_next_grading_has_a_new_one(
     make: Callable[..., Assessor], base: Path, shelf: Path
 ) -> None:
     assessor = make(timeout_s=4.0)
-    assessor.assess(scripted(base, shelf / "1", accuracy=1.0), label="1")
+    assessor.assess(scripted_checkpoint(base, shelf / "1", accuracy=1.0), label="1")
     with pytest.raises(GradingTimeout):
-        assessor.assess(scripted(base, shelf / "2", fault="hang"), label="2")
-    assert workers() == []
+        assessor.assess(scripted_checkpoint(base, shelf / "2", fault="hang"), label="2")
+    assert engine_workers() == []
     assert (
-        assessor.assess(scripted(base, shelf / "3", accuracy=1.0), label="3").evaluation.score.value == 100.0
+        assessor.assess(
+            scripted_checkpoint(base, shelf / "3", accuracy=1.0), label="3"
+        ).evaluation.score.value
+        == 100.0
     )
 
 
@@ -220,9 +187,12 @@ def test_a_crash_at_every_attempt_is_our_fault_and_the_next_checkpoint_is_graded
 ) -> None:
     assessor = make()
     with pytest.raises(WorkerDied):
-        assessor.assess(scripted(base, shelf / "1", fault="crash", at="generate"), label="1")
+        assessor.assess(scripted_checkpoint(base, shelf / "1", fault="crash", at="generate"), label="1")
     assert (
-        assessor.assess(scripted(base, shelf / "2", accuracy=1.0), label="2").evaluation.score.value == 100.0
+        assessor.assess(
+            scripted_checkpoint(base, shelf / "2", accuracy=1.0), label="2"
+        ).evaluation.score.value
+        == 100.0
     )
 
 
@@ -230,9 +200,9 @@ def test_after_a_cancel_no_worker_is_left_and_none_begins(
     make: Callable[..., Assessor], base: Path, shelf: Path
 ) -> None:
     assessor = make()
-    assessor.assess(scripted(base, shelf / "1", accuracy=1.0), label="1")
+    assessor.assess(scripted_checkpoint(base, shelf / "1", accuracy=1.0), label="1")
     assessor.cancel()
-    assert workers() == []
+    assert engine_workers() == []
     with pytest.raises(InfrastructureError, match="cancelled"):
         assessor.assess(shelf / "1", label="2")
 
@@ -241,7 +211,7 @@ def test_another_device_is_another_worker(
     make: Callable[..., Assessor], base: Path, shelf: Path, told: list[str]
 ) -> None:
     assessor = make()
-    folder = scripted(base, shelf / "1", accuracy=1.0)
+    folder = scripted_checkpoint(base, shelf / "1", accuracy=1.0)
     assessor.assess(folder, label="1", gpu="0")
     assessor.assess(folder, label="2", gpu="1")
     assert told == ["engine worker replaced: it is on device 0, 1 is asked for"]
@@ -252,7 +222,7 @@ def test_what_a_kept_worker_says_is_found_in_the_folder_of_its_grading(
 ) -> None:
     assessor = make()
     with pytest.raises(WorkerDied):
-        assessor.assess(scripted(base, shelf / "1", fault="crash", at="generate"), label="1")
+        assessor.assess(scripted_checkpoint(base, shelf / "1", fault="crash", at="generate"), label="1")
     assert (tmp_path / "run" / "grading" / "1" / "engine.log").exists()
 
 
@@ -268,11 +238,11 @@ def test_a_worker_that_idles_gives_its_memory_back_and_wakes_with_the_same_answe
     assessor = make(exam=real, idle_s=0.2)
     folder = fine_tuned(base, shelf / "1", scale=0.3, dtype="F32")
     first = assessor.assess(folder, label="1")
-    [worker] = workers()
+    [worker] = engine_workers()
     time.sleep(1.0)
     again = assessor.assess(folder, label="2")
     assert again.evaluation == first.evaluation
-    assert workers() == [worker]
+    assert engine_workers() == [worker]
 
 
 @pytest.mark.slow
@@ -297,8 +267,21 @@ def test_twenty_checkpoints_in_any_order_get_from_one_worker_what_each_gets_from
     random.Random(7).shuffle(order)
     kept = make(exam=real)
     warm_texts = {number: texts(kept, number, f"warm-{number}") for number in order}
-    assert len(workers()) == 1
+    assert len(engine_workers()) == 1
     fresh = {number: texts(make(exam=real, shelf=None), number, f"fresh-{number}") for number in range(20)}
     assert warm_texts == fresh
     assert len({str(each) for each in fresh.values()}) == 20
     assert told == []
+
+
+def test_a_worker_that_cannot_sleep_makes_room_for_a_task_that_loads_the_model_itself(
+    make: Callable[..., Assessor], exam: Exam, base: Path, shelf: Path, tmp_path: Path
+) -> None:
+    task = exam.task.model_copy(update={"evaluator": "own", "folder": tmp_path / "task"})
+    task.folder.mkdir()
+    (task.folder / "eval.py").write_text(OWN_LOADER)
+    assessor = make(exam=replace(exam, task=task))
+    for number in (1, 2):
+        folder = scripted_checkpoint(base, shelf / str(number), fault="error", at="sleep")
+        assert assessor.assess(folder, label=str(number)).evaluation.score.value == 100.0
+        assert engine_workers() == []

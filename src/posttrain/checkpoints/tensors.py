@@ -69,7 +69,7 @@ class _Counts:
 class TensorTarget:
     """The base's model as a place to put tensors into, in place and by name.
 
-    A load that raises leaves the model half filled (`whole` is False) until the next one succeeds.
+    A load that raises leaves a model that is nobody's (`whole` is False) until the next one succeeds.
     Nothing of an earlier load survives: first all parameters become NaN, then every one is written, and
     what the device holds has the checksum of what was read. Buffers are never written: they are the
     base's, and that is checked as well.
@@ -116,6 +116,7 @@ class TensorTarget:
 
     def load(self, folder: Path) -> LoadReport:
         """Put a submission's tensors in place of the base's; raises Rejected or Unloadable."""
+        self.whole = False
         plan = plan_submission(
             folder,
             self._base,

@@ -29,7 +29,7 @@ from posttrain.core.engine import (
     PromptSettings,
     RenderedPrompt,
 )
-from posttrain.core.errors import InfrastructureError, Rejected, Unloadable
+from posttrain.core.errors import DeviceBusy, InfrastructureError, Rejected, Unloadable
 from posttrain.core.frozen import Frozen
 from posttrain.core.grading import LoadReport
 from posttrain.core.scores import Output
@@ -58,9 +58,10 @@ class Script(Frozen):
     """The answer to a question that is neither listed nor computable."""
     delay_s: float = Field(default=0.0, ge=0.0)
     """Pause before the answers."""
-    fault: Literal["unloadable", "rejected", "error", "crash", "hang"] | None = None
-    at: Literal["load", "generate"] = "load"
-    """Where the fault happens."""
+    fault: Literal["unloadable", "rejected", "busy", "error", "crash", "hang"] | None = None
+    """`busy`: as if another process held the device's memory."""
+    at: Literal["open", "load", "generate", "sleep"] = "load"
+    """Where the fault happens; `open` is for the script of a base."""
 
 
 class ScriptedEngine:
@@ -68,6 +69,8 @@ class ScriptedEngine:
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
+        self._script: Script | None = None
+        """None: no checkpoint is loaded."""
 
     def open(self, base: str, numeric: NumericPlan) -> BaseFacts:  # noqa: ARG002
         self._base = Path(base)
@@ -75,6 +78,7 @@ class ScriptedEngine:
         self._digest = _digest(self._weights)
         self._config = read_config(self._base) or {}
         self._script = self._base_script = self._read_script(self._base, self._digest)
+        self._act_out("open")
         return BaseFacts(
             has_chat_template=_has_template(self._base),
             stop_token_ids=(),
@@ -87,14 +91,16 @@ class ScriptedEngine:
         if folder is None:
             self._script = self._base_script = self._read_script(self._base, self._digest)
             return LoadReport(dtype=self._weights.main_dtype(), copy_of_base=True, changed_share=0.0)
+        self._script = None
         weights = read_weights(Path(folder))
         notes = check_architecture(read_config(Path(folder)), self._config)
         _check_same_shapes(weights, self._weights)
         digest = _digest(weights)
-        self._script = self._read_script(Path(folder), digest)
-        if self._script.at == "load":
-            _act_out(self._script)
-        same = digest == self._digest and self._script == self._base_script
+        script = self._read_script(Path(folder), digest)
+        if script.at == "load":
+            _act_out(script)
+        self._script = script
+        same = digest == self._digest and script == self._base_script
         dtype = weights.main_dtype()
         return LoadReport(dtype=dtype, copy_of_base=same, changed_share=0.0 if same else None, notes=notes)
 
@@ -110,10 +116,12 @@ class ScriptedEngine:
         generation: GenerationSettings,
         progress: Progress,
     ) -> list[Output]:
-        if self._script.at == "generate":
-            _act_out(self._script)
-        time.sleep(self._script.delay_s)
-        texts = [answer(asked.turns[-1].content, self._script) for asked in prompts]
+        script = self._script
+        if script is None:
+            raise InfrastructureError("no checkpoint is loaded: the last one could not be taken")
+        self._act_out("generate")
+        time.sleep(script.delay_s)
+        texts = [answer(asked.turns[-1].content, script) for asked in prompts]
         progress(len(texts), len(texts))
         return [
             Output(text=text, tokens=len(text.split())) for text in texts for _ in range(generation.samples)
@@ -121,6 +129,11 @@ class ScriptedEngine:
 
     def sleep(self) -> None:
         """There is nothing to give back."""
+        self._act_out("sleep")
+
+    def _act_out(self, place: str) -> None:
+        if self._script is not None and self._script.at == place:
+            _act_out(self._script)
 
     def _read_script(self, folder: Path, digest: str) -> Script:
         path = folder / SCRIPT_NAME
@@ -227,6 +240,10 @@ def _act_out(script: Script) -> None:
             raise Unloadable("the script says so", hint="Change scripted.json.")
         case "rejected":
             raise Rejected("the script says so", hint="Change scripted.json.")
+        case "busy":
+            raise DeviceBusy(
+                "0.5 GB of device memory are free, grading's share is 4.0 GB: the script says so"
+            )
         case "error":
             raise InfrastructureError("the script says so")
         case "crash":

@@ -111,9 +111,21 @@ class WarmEngine:
         """Give memory back now, unless the worker is lent; it wakes with the next loan."""
         if self._in_use.acquire(blocking=False):
             try:
-                self._doze()
+                self.make_room()
             finally:
                 self._in_use.release()
+
+    def make_room(self) -> None:
+        """Give memory back, also during a loan: by sleep, or by the end of a worker that cannot."""
+        kept = self._kept
+        if kept is None:
+            return
+        try:
+            kept.worker.sleep()
+        except InfrastructureError as error:
+            if self._kept is kept:
+                self._tell(f"engine worker ended, since it cannot sleep: {error}")
+            self.kill()
 
     def kill(self) -> None:
         """End the worker at once; whoever waits for its answer gets WorkerDied."""
@@ -208,12 +220,3 @@ class WarmEngine:
             nap, self._nap = self._nap, None
         if nap is not None:
             nap.cancel()
-
-    def _doze(self) -> None:
-        kept = self._kept
-        if kept is None:
-            return
-        try:
-            kept.worker.sleep()
-        except InfrastructureError:
-            self.kill()

@@ -294,7 +294,8 @@ class Assessor:
                 warnings=asking.warnings,
                 generation_s=asking.generation_s,
             )
-        worker.sleep()  # two models at a time may be one too many for the device
+        assert self._engine is not None
+        self._engine.make_room()  # two models at a time may be one too many for the device
         if folder is None:
             return _Answers(
                 load, evaluation=self._judged((), logs, spawner=spawner, model=exam.base, gpu=gpu)
