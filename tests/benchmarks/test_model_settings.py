@@ -83,7 +83,18 @@ def test_the_operators_file_is_laid_over_the_one_that_ships(tmp_path: Path) -> N
         "models: [a]",
         "[]",
         "default: {tensor_parallel_size: 4}",
+        "default: {tensor_parallel_size: yes}",
         "default: {temperature: [",
+        "default: {temperature: .inf}",
+        "default: {temperature: .nan}",
+        "default: {temperature: yes}",
+        "default: {repetition_penalty: .inf}",
+        "default: {top_k: on}",
+        "default: {top_k: 99999999999999999999}",
+        "default: {max_new_tokens: 100000000000000000000000}",
+        "default: {max_new_tokens: 5, max_out_len: 7}",
+        "default: &a {x: *a}",
+        pytest.param("models: " + "[" * 3000, id="nested"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named_with_its_field(tmp_path: Path, text: str) -> None:

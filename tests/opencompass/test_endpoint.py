@@ -110,6 +110,24 @@ def test_an_engine_that_dies_refuses_everybody_from_then_on() -> None:
         assert isinstance(endpoint.failure, WorkerDied)
 
 
+def test_a_bug_behind_the_endpoint_is_an_answer_and_no_endless_wait() -> None:
+    """For example a progress line that a closed terminal does not take."""
+
+    def answer(questions: Sequence[Question]) -> list[Output]:
+        raise BrokenPipeError("the terminal is gone")
+
+    with served(answer, expected=1, wave=1) as (endpoint, client):
+        reply = ask(client, "a")
+        assert reply.status_code == 503
+        assert "the terminal is gone" in reply.json()["error"]["message"]
+        assert endpoint.failure is not None
+
+
+def test_no_stop_is_what_clients_send_who_have_none() -> None:
+    with served(echo, expected=1, wave=1) as (_, client):
+        assert ask(client, "a", stop=None, n=1, stream=False, logprobs=False).status_code == 200
+
+
 def test_a_stranger_without_the_key_is_refused() -> None:
     with served(echo, expected=1, wave=1) as (endpoint, client):
         reply = client.post(
@@ -129,6 +147,7 @@ MALFORMED: dict[str, Any] = {
     "likelihoods": {"messages": [{"role": "user", "content": "a"}], "logprobs": True},
     "a picture": {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
     "a role of its own": {"messages": [{"role": "tool", "content": "a"}]},
+    "stops of its own": {"messages": [{"role": "user", "content": "a"}], "stop": ["\n"]},
     "no tokens": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 0},
 }
 

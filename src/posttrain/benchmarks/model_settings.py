@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from posttrain.core.errors import UsageError
-from posttrain.core.specs import TaskSpec
+from posttrain.core.specs import MOST_TOKENS, TaskSpec
 
 _SHIPPED = Path(__file__).with_name("models.yaml")
 _SHORTEST_PREFIX = 6
@@ -19,22 +19,33 @@ _UNUSED = ("max_seq_len", "batch_size", "gpu_memory_utilization", "dtype", "use_
 """Fields of the ancestor's file that the numeric plan decides here."""
 
 
+def _no_switch(value: Any) -> Any:
+    """YAML reads `yes` and `on` as true, which would count as 1."""
+    if isinstance(value, bool):
+        raise ValueError("a number is expected")  # noqa: TRY004  (pydantic reads ValueErrors)
+    return value
+
+
+_Float = Annotated[float, BeforeValidator(_no_switch), Field(allow_inf_nan=False)]
+_Int = Annotated[int, BeforeValidator(_no_switch), Field(le=MOST_TOKENS)]
+
+
 class ModelSettings(BaseModel):
     """One entry. What it leaves out stays as it is below it, and last as the task says."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    temperature: float | None = Field(default=None, ge=0.0)
-    top_p: float | None = Field(default=None, gt=0.0, le=1.0)
-    top_k: int | None = Field(default=None, ge=0)
-    repetition_penalty: float | None = Field(default=None, gt=0.0)
-    max_new_tokens: int | None = Field(
+    temperature: _Float | None = Field(default=None, ge=0.0)
+    top_p: _Float | None = Field(default=None, gt=0.0, le=1.0)
+    top_k: _Int | None = Field(default=None, ge=0)
+    repetition_penalty: _Float | None = Field(default=None, gt=0.0)
+    max_new_tokens: _Int | None = Field(
         default=None, gt=0, validation_alias=AliasChoices("max_new_tokens", "max_out_len")
     )
     """Only where the task itself states no limit."""
     enable_thinking: bool | None = None
     """A switch of the chat template, for models that have it."""
-    tensor_parallel_size: Literal["auto", 1] = "auto"
+    tensor_parallel_size: Annotated[Literal["auto", 1], BeforeValidator(_no_switch)] = "auto"
     """How many GPUs share a model. Grading takes one, so that training keeps the others; auto is that one."""
 
     def over(self, below: ModelSettings) -> ModelSettings:
@@ -94,7 +105,7 @@ def _read(path: Path) -> ModelTable:
         if not isinstance(data, dict):
             raise UsageError(f"{path}: a mapping with default and models is expected")
         return ModelTable.model_validate(_without_unused(data))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
     except ValidationError as error:
         fault = error.errors()[0]

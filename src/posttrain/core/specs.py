@@ -10,6 +10,9 @@ from pydantic import Field
 from posttrain.core.frozen import Frozen
 from posttrain.core.scores import Metric
 
+MOST_TOKENS = 1 << 20
+"""More than any context or vocabulary has; engines count in 32 bits."""
+
 
 class SplitRule(Frozen):
     """Where the items of one split come from and how many are taken."""
@@ -62,12 +65,12 @@ class PromptSpec(Frozen):
 class GenerationSettings(Frozen):
     """Decoding, the same for base and submissions."""
 
-    max_new_tokens: int = Field(default=512, gt=0)
-    temperature: float = Field(default=0.0, ge=0.0)
+    max_new_tokens: int = Field(default=512, gt=0, le=MOST_TOKENS)
+    temperature: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    top_k: int = Field(default=0, ge=0)
+    top_k: int = Field(default=0, ge=0, le=MOST_TOKENS)
     """0: no limit."""
-    repetition_penalty: float = Field(default=1.0, gt=0.0)
+    repetition_penalty: float = Field(default=1.0, gt=0.0, allow_inf_nan=False)
     stop: tuple[str, ...] = ()
     """Texts that end an answer, besides the base's own end tokens; not part of the answer."""
     samples: int = Field(default=1, ge=1)

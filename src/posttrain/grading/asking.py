@@ -36,6 +36,8 @@ class Asking:
         unknown = [name for name in wanted.ids if name not in self._prompts]
         if unknown:
             return EngineGiven(error=f"{unknown[0]!r} is not one of the items")
+        if wanted.turns is not None and len(wanted.turns) != len(wanted.ids):
+            return EngineGiven(error=f"{len(wanted.turns)} conversations for {len(wanted.ids)} items")
         try:
             generation = self._merged(wanted)
         except ValidationError as error:

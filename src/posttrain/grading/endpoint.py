@@ -21,7 +21,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from posttrain.core.engine import Turn
-from posttrain.core.errors import PosttrainError
+from posttrain.core.errors import InfrastructureError, PosttrainError, boundary
 from posttrain.core.scores import Output
 from posttrain.grading.gate import Message, Receive, Scope, Send, send_json
 from posttrain.infra.digests import digest_value
@@ -53,6 +53,8 @@ class ChatRequest(BaseModel):
     n: Literal[1] | None = None
     stream: Literal[False] | None = None
     logprobs: Literal[False] | None = None
+    stop: tuple[()] | None = None
+    """The ends of answers are the plan's."""
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -160,7 +162,9 @@ class Endpoint:
     def _work(self) -> None:
         while (wave := self._next_wave()) is not None:
             try:
-                outputs = self._answer([pending.question for pending in wave])
+                with boundary(InfrastructureError, "answering a tool"):
+                    wave.sort(key=lambda pending: (self._place(pending.question), pending.question.id))
+                    outputs = self._answer([pending.question for pending in wave])
             except PosttrainError as error:
                 with self._ready:
                     self.failure = error
@@ -174,7 +178,7 @@ class Endpoint:
                 _settle(pending, output)
 
     def _next_wave(self) -> list[_Pending] | None:
-        """A whole wave in canonical order, or what there is once nothing more comes; None at the end."""
+        """A whole wave, or what there is once nothing more comes; None at the end."""
         with self._ready:
             while not self._ended:
                 size = min(self._wave, max(1, self._expected - self.served.count))
@@ -189,7 +193,7 @@ class Endpoint:
         taken, self._pending = self._pending, []
         self.served.count += len(taken)
         self.served.by_arrival |= not whole or self.served.count > self._expected
-        return sorted(taken, key=lambda pending: (self._place(pending.question), pending.question.id))
+        return taken
 
     def _allowed(self, scope: Scope) -> bool:
         given = next((value for key, value in scope["headers"] if key == b"authorization"), b"")
