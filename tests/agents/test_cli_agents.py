@@ -186,6 +186,17 @@ def test_a_model_that_only_talks_is_not_prompted_for_ever(bench: Any, tmp_path: 
     assert "3 turns without any work" in ended.stdout
 
 
+def test_where_less_is_better_the_lowest_score_is_told_as_the_best(bench: Any, tmp_path: Path) -> None:
+    rows = [
+        {"model_path": f"output/v{n}", "status": "graded", "score": score, "improvement": 50 - score}
+        for n, score in enumerate([30.0, 70.0], start=1)
+    ]
+    (bench.workspace / "scores.json").write_text(json.dumps([{"status": "error"}, *rows]), "utf-8")
+    play(bench, tmp_path, "claude", [{"shell": "true"}], MAX_PROMPTS="2")
+    told = calls(bench.workspace)[1]["stdin"]
+    assert "3 submission(s) so far, 2 graded; the best is output/v1 with 30.0" in told
+
+
 def test_too_little_time_is_a_reason_not_to_prompt_again(bench: Any, tmp_path: Path) -> None:
     bench.server.deadline = time.time() + 5
     ended = play(bench, tmp_path, "gemini", [{"shell": "sleep 2"}], REPROMPT_LEFT_S="600")

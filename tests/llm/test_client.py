@@ -189,3 +189,36 @@ def test_the_transcript_holds_questions_and_answers(tmp_path: Path) -> None:
     assert "JSON" in fault["fault"]
     assert [message["role"] for message in second["messages"]] == ["system", "user", "assistant", "user"]
     assert second["usage"]["estimated"] is False
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("before", range(150, 320, 10))
+def test_no_part_of_a_key_that_a_server_echoes_is_kept(tmp_path: Path, stream: bool, before: int) -> None:
+    told = {"error": {"message": "x" * before + KEY}}
+    body = f"data: {json.dumps(told)}\n\n" if stream else json.dumps(told)
+    with play([{"raw": body, "times": "always"}]) as llm, pytest.raises(LlmFailed) as failed:
+        Asked(llm.url, tmp_path, stream=stream).ask()
+    assert "sk-v" not in str(failed.value)
+    assert "sk-v" not in (tmp_path / "transcript.jsonl").read_text("utf-8")
+
+
+def test_a_count_of_tokens_beyond_all_numbers_is_none(tmp_path: Path) -> None:
+    body = {"choices": [{"message": {"content": '{"idea": "a"}'}}], "usage": {"prompt_tokens": 10**400}}
+    with play([{"raw": json.dumps(body)}]) as llm:
+        answer = Asked(llm.url, tmp_path, price=(2.0, 10.0)).ask()
+    assert answer.usage.estimated
+    assert answer.usage.input_tokens < 1000
+
+
+def test_an_answer_is_worth_more_than_its_record(tmp_path: Path) -> None:
+    with play([GOOD]) as llm:
+        asked = Asked(llm.url, tmp_path)
+        asked.path.mkdir()
+        assert asked.ask().value == Idea(idea="more steps")
+
+
+def test_an_account_without_money_is_a_refusal(tmp_path: Path) -> None:
+    refusal = {"status": 402, "message": "Insufficient Balance"}
+    with play([refusal]) as llm, pytest.raises(LlmFailed) as failed:
+        Asked(llm.url, tmp_path).ask()
+    assert failed.value.reason == "refused"

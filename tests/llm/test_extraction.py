@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import suppress
 from typing import Annotated, Literal
@@ -133,3 +134,32 @@ def test_of_two_fences_around_each_other_the_inner_one_is_read(outer: str) -> No
 def test_an_object_nested_too_deeply_is_a_fault_of_the_answer() -> None:
     with pytest.raises(Unreadable):
         read_answer(Idea, '{"hypothesis": "a", "more": ' + "[" * 900 + "]" * 900 + "}")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'SYSTEM = "Reason in <think> and </think>, then answer."\n',
+        "answer = text.split('</think>')[-1]\n",
+        'PROMPT = """\n<think>\n...\n</think>\n"""\n',
+        'PROMPT = """\n{}\n</think>\n"""\n',
+    ],
+    ids=["pair", "end", "lines", "lone-line"],
+)
+@pytest.mark.parametrize("before", ["", "<think>Which tags? {}</think>\n", "Which tags?\n</think>\n\n"])
+def test_code_about_thinking_tags_arrives_as_it_was_written(code: str, before: str) -> None:
+    script = read_answer(Script, f'{before}{{"changes": "tags"}}\n```python\n{code}```')
+    assert (script.code, script.changes) == (code, "tags")
+
+
+def test_of_reasoning_that_only_ends_nothing_is_taken_for_the_answer() -> None:
+    text = f'First {{"hypothesis": "fewer steps"}}? No.\n</think>\n\n{IDEA}'
+    assert read_answer(Idea, text).hypothesis == "more steps"
+    with pytest.raises(Unreadable, match="method"):
+        read_answer(Idea, 'Hm.\n</think>\n{"hypothesis": "a", "method": "DPO"}')
+
+
+@pytest.mark.parametrize("stated", ["", "train.py", "see below", None])
+def test_a_field_that_only_points_at_the_fence_does_not_replace_it(stated: str | None) -> None:
+    text = json.dumps({"changes": "lr", "code": stated}) + "\n```python\nprint(1 + 1)\n```"
+    assert read_answer(Script, text).code == "print(1 + 1)\n"

@@ -151,6 +151,12 @@ def test_a_fault_of_ours_is_tried_again_and_then_told(run: Run, tmp_path: Path) 
     assert nodes == []
 
 
+def test_an_account_that_cannot_be_written_costs_no_iteration(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "research" / "summary.json" / "more").mkdir(parents=True)
+    account, nodes = run(tmp_path, Paper())
+    assert account.iterations == len(nodes) == 3
+
+
 def test_the_account_knows_what_is_the_loops_own(run: Run, tmp_path: Path) -> None:
     account, nodes = run(tmp_path, Paper())
     assert account.iterations == len(nodes) == 3

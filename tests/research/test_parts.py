@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,22 @@ def test_a_torn_last_line_is_moved_away(tmp_path: Path) -> None:
     assert '"ki' in torn.read_text("utf-8")
 
 
+def test_a_line_that_does_not_fit_on_the_disk_is_no_iteration(tmp_path: Path) -> None:
+    path, torn = tmp_path / "journal.jsonl", tmp_path / "journal.torn"
+    journal = Journal(path, torn=torn)
+    journal.append(node(1))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 50, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            journal.append(node(2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(journal.nodes) == 1
+    journal.append(node(2))
+    assert [each.number for each in read_journal(path)] == [1, 2]
+
+
 def test_a_foreign_line_in_the_journal_is_named(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     path.write_text('{"number": 0}\n', "utf-8")
@@ -144,10 +161,14 @@ def test_a_script_that_is_no_python_goes_back_to_the_model(code: str) -> None:
         read_answer(Program, f"```python\n{code}```")
 
 
+_HEADER = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+WEIGHTS = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(4)
+
+
 def weights(folder: Path, *, age: float = 0.0) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.safetensors"
-    path.write_bytes(b"w")
+    path.write_bytes(WEIGHTS)
     os.utime(path, (1e9 - age, 1e9 - age))
 
 
@@ -158,6 +179,17 @@ def test_the_newest_checkpoint_of_the_folder_is_taken(tmp_path: Path) -> None:
     assert find_checkpoint(tmp_path) == tmp_path / "deep" / "checkpoint-2"
     weights(tmp_path, age=600)
     assert find_checkpoint(tmp_path) == tmp_path
+
+
+def test_what_is_half_written_is_no_checkpoint(tmp_path: Path) -> None:
+    weights(tmp_path / "checkpoint-2")
+    (tmp_path / "checkpoint-2" / "model.safetensors").write_bytes(WEIGHTS[:-1])
+    (tmp_path / "checkpoint-3").mkdir()
+    index = {"weight_map": {"w": "model-00001-of-00002.safetensors"}}
+    (tmp_path / "checkpoint-3" / "model.safetensors.index.json").write_text(json.dumps(index), "utf-8")
+    assert find_checkpoint(tmp_path) is None
+    weights(tmp_path / "checkpoint-1", age=60)
+    assert find_checkpoint(tmp_path) == tmp_path / "checkpoint-1"
 
 
 def test_scripts_see_no_key_and_no_grader() -> None:
@@ -194,6 +226,6 @@ def test_a_loss_beyond_all_numbers_is_infinite(tmp_path: Path) -> None:
 
 def test_a_link_in_place_of_the_folder_holds_no_checkpoint_of_this_iteration(tmp_path: Path) -> None:
     (tmp_path / "n001" / "last").mkdir(parents=True)
-    (tmp_path / "n001" / "last" / "model.safetensors").touch()
+    (tmp_path / "n001" / "last" / "model.safetensors").write_bytes(WEIGHTS)
     (tmp_path / "n002").symlink_to("n001")
     assert find_checkpoint(tmp_path / "n002") is None

@@ -97,6 +97,13 @@ def test_less_can_be_better() -> None:
     assert low < estimate < high
 
 
+def test_where_less_is_better_a_score_like_the_baselines_is_no_gain_over_the_best() -> None:
+    best = graded(30, improvement=20.0, improvement_ci95=(15.0, 25.0))
+    like_the_base = graded(50, improvement=0.0, improvement_ci95=(0.0, 0.0))
+    assert difference(like_the_base, best)[0] == -20.0
+    assert not decide(like_the_base, None, best, None).kept
+
+
 def test_the_interval_of_a_difference_is_wider_than_either() -> None:
     _, low, high = difference(graded(70, half=5), graded(60, half=5))
     assert (low, high) == pytest.approx((10 - 50**0.5, 10 + 50**0.5))

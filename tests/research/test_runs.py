@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +72,12 @@ def test_a_wrong_setting_is_one_line(
     assert told in capsys.readouterr().out
 
 
+def test_a_log_that_nothing_can_be_written_to_ends_nothing() -> None:
+    with suppress(OSError), Path("/dev/full").open("w", encoding="utf-8") as full, redirect_stdout(full):
+        code = main({})
+    assert code == 2
+
+
 def test_a_refused_key_ends_the_loop_with_a_line(bench: Bench, played: Played) -> None:
     played(play(FIVE))
     bench.environment["OPENAI_API_KEY"] = "sk-another-key"
@@ -78,6 +86,15 @@ def test_a_refused_key_ends_the_loop_with_a_line(bench: Bench, played: Played) -
     log = bench.only.agent_log.read_text("utf-8")
     assert "HTTP 401 from the model's server" in log
     assert "0 iterations" in log
+
+
+def test_an_output_that_knows_only_english_costs_no_answer(bench: Bench, played: Played) -> None:
+    played(play([Turn("多训练一会儿 …", program(0.9), keep=True)]))
+    bench.environment |= {"LOOP_N": "1", "PYTHONIOENCODING": "ascii"}
+    bench.run("rdagent", "--pass-env", "PYTHONIOENCODING")
+    (node,) = journal(bench.only)
+    assert node.grade is not None
+    assert "多训练一会儿" in bench.only.agent_log.read_text("utf-8")
 
 
 @pytest.mark.slow

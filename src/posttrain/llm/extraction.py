@@ -1,8 +1,8 @@
 """Reading an object of a given class out of what a model wrote.
 
-Tolerated, because nothing can be misread by it: reasoning in <think> tags, prose around the object, code
-fences, also two around each other, raw line ends inside strings, a comma before a closing bracket. A field
-marked `Block` may stand in a fence of its own behind the object, where code needs no escapes.
+Tolerated, because nothing can be misread by it: reasoning in <think> tags before the answer, prose around
+the object, code fences, also two around each other, raw line ends inside strings, a comma before a closing
+bracket. A field marked `Block` may stand in a fence of its own beside the object, where code needs no escape.
 
 Every look at the text takes time in proportion to its length: what a model repeats without end must not
 hold up the loop beyond its deadline.
@@ -24,6 +24,8 @@ from posttrain.core.errors import PosttrainError
 _T = TypeVar("_T", bound=BaseModel)
 
 _THINKING = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
+_ANSWER = re.compile(r"[{]|`{3}|~{3}")
+"""Where an answer may begin."""
 _LINE = re.compile(r"(?:[ \t]*+(`{3,}+|~{3,}+)[ \t]*+([\w+.-]*+)([^\n]*+)|[^\n]*+)(?:\n|\Z)")
 """A line; with groups where it marks a fence."""
 _MOST_OBJECTS = 40
@@ -54,10 +56,15 @@ class Unreadable(PosttrainError):
 
 def read_answer(schema: type[_T], text: str) -> _T:
     """The first object in `text` that is a valid `schema`. Unreadable says what is wrong."""
-    try:
-        return _first_valid(schema, _without_thinking(text.replace("\r\n", "\n").replace("\r", "\n")))
-    except RecursionError as error:
-        raise Unreadable("the object is nested too deeply") from error
+    fault = None
+    for reading in _readings(text.replace("\r\n", "\n").replace("\r", "\n")):
+        try:
+            return _first_valid(schema, reading)
+        except Unreadable as error:
+            fault = fault or error
+        except RecursionError:
+            fault = fault or Unreadable("the object is nested too deeply")
+    raise fault or Unreadable("the answer is empty")
 
 
 def _first_valid(schema: type[_T], visible: str) -> _T:
@@ -67,7 +74,7 @@ def _first_valid(schema: type[_T], visible: str) -> _T:
     complaint = None
     for candidate in _objects(rest):
         try:
-            return schema.model_validate(_clean({**blocks, **candidate}))
+            return schema.model_validate(_clean(candidate | _longest(blocks, candidate)))
         except ValidationError as error:
             complaint = complaint or _complaint(error)
     if blocks and complaint is None:
@@ -117,16 +124,36 @@ def _block_fields(schema: type[BaseModel]) -> dict[str, Block]:
     }
 
 
-def _without_thinking(text: str) -> str:
-    """Without passages between thinking tags; a tag that is not closed is a word like others."""
-    kept, done, began = [], 0, -1
+def _readings(text: str) -> list[str]:
+    """What a text may say, the likeliest first.
+
+    Behind the reasoning that it begins with; a tag inside of the answer is one of its words. Where a tag
+    only ends what nothing began, the server may have kept the beginning to itself: the text as a whole is
+    the second reading.
+    """
+    begin, second, thinking = 0, None, False
     for tag in _THINKING.finditer(text):
-        if not tag.group(1):
-            began = tag.start() if began < 0 else began
-        elif began >= 0:
-            kept.append(text[done:began])
-            done, began = tag.end(), -1
-    return "".join([*kept, text[done:]])
+        if tag.group(1):
+            if not thinking:
+                if second is not None or _in_fence(text, tag.start()):
+                    break
+                second = begin
+            begin, thinking = tag.end(), False
+        elif not thinking:
+            if _ANSWER.search(text, begin, tag.start()):
+                break
+            thinking = True
+    return [text[begin:], *([] if second is None else [text[second:]])]
+
+
+def _in_fence(text: str, place: int) -> bool:
+    return any(fence.start < place < fence.end for fence in _fences(text))
+
+
+def _longest(blocks: dict[str, str], candidate: dict[str, Any]) -> dict[str, str]:
+    """Blocks but for those that the object itself says at greater length; a short word only points at one."""
+    own = {name: value for name, value in candidate.items() if name in blocks and isinstance(value, str)}
+    return {name: max(block, own.get(name, ""), key=len) for name, block in blocks.items()}
 
 
 def _take_blocks(schema: type[BaseModel], text: str) -> tuple[dict[str, str], str]:

@@ -19,13 +19,14 @@ import httpx
 
 from posttrain.llm.messages import Completion, LlmFailed, Message, Unavailable
 from posttrain.llm.settings import OPENAI_BASE, LlmSettings
-from posttrain.llm.transcript import HIDDEN
 
 _CONNECT_S = 20.0
 _CHARS_A_TOKEN = 12
 """More than any language needs; beyond this many characters for each allowed token an answer runs wild."""
 _LEAST_CAP = 64 * 1024
-_POINTLESS = (301, 302, 303, 307, 308, 401, 403, 404, 405)
+_MOST_TOKENS = 10**12
+"""What a server counts beyond that is nonsense, and no number that money could be computed from."""
+_POINTLESS = (301, 302, 303, 307, 308, 401, 402, 403, 404, 405)
 _TOO_LONG = re.compile(
     r"context.{0,40}(length|size|window|exceed)|too (long|many tokens)|maximum.{0,40}(token|length)|n_ctx",
     re.I,
@@ -93,7 +94,7 @@ class OpenAiHttp:
             content = json.loads(raw)
         except (ValueError, RecursionError) as error:
             raise Unavailable(f"the server's answer is not JSON: {error}") from error
-        choice = _choice(content)
+        choice = self._choice(content)
         text = _text(choice.get("message"))
         return self._completion(text, choice.get("finish_reason"), content.get("usage"))
 
@@ -104,7 +105,7 @@ class OpenAiHttp:
             if event == "[DONE]":
                 done = True
                 break
-            content = _event(event)
+            content = self._event(event)
             usage = content.get("usage") or usage
             for choice in _choices(content):
                 text = _text(choice.get("delta"))
@@ -117,6 +118,25 @@ class OpenAiHttp:
         if not (done or finish):
             raise Unavailable("the connection was cut in the middle of an answer")
         return self._completion("".join(parts), finish, usage)
+
+    def _event(self, text: str) -> dict[str, Any]:
+        try:
+            content = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise Unavailable(f"an event of the stream is not JSON: {error}") from error
+        if not isinstance(content, dict):
+            raise Unavailable("an event of the stream is no object")
+        if content.get("error"):
+            told = self._settings.shown(str(content["error"]), 300)
+            raise Unavailable(f"the server reports in the stream: {told}")
+        return content
+
+    def _choice(self, content: Any) -> dict[str, Any]:
+        choices = _choices(content) if isinstance(content, dict) else []
+        if not choices:
+            told = self._settings.shown(str(content), 200)
+            raise Unavailable(f"the server's answer holds no choice: {told}")
+        return choices[0]
 
     def _completion(self, text: str, finish: Any, usage: Any) -> Completion:
         counted = usage if isinstance(usage, dict) else {}
@@ -146,25 +166,6 @@ async def _events(response: httpx.Response, *, cap: int) -> AsyncIterator[str]:
         yield pending[5:].strip()
 
 
-def _event(text: str) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Unavailable(f"an event of the stream is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise Unavailable("an event of the stream is no object")
-    if content.get("error"):
-        raise Unavailable(f"the server reports in the stream: {str(content['error'])[:300]}")
-    return content
-
-
-def _choice(content: Any) -> dict[str, Any]:
-    choices = _choices(content) if isinstance(content, dict) else []
-    if not choices:
-        raise Unavailable(f"the server's answer holds no choice: {str(content)[:200]}")
-    return choices[0]
-
-
 def _choices(content: dict[str, Any]) -> list[dict[str, Any]]:
     choices = content.get("choices")
     return [each for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
@@ -189,7 +190,8 @@ def _text(message: Any) -> str:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    counted = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST_TOKENS
+    return value if counted else None
 
 
 async def _refusal(response: httpx.Response, settings: LlmSettings) -> str:
@@ -199,10 +201,7 @@ async def _refusal(response: httpx.Response, settings: LlmSettings) -> str:
         raw += part
         if len(raw) > 4096:
             break
-    text = raw.decode("utf-8", "replace")
-    for secret in settings.secrets:
-        text = text.replace(secret, HIDDEN)
-    return " ".join(text[:2000].split())
+    return " ".join(settings.shown(raw.decode("utf-8", "replace"), 2000).split())
 
 
 def _named(body: dict[str, Any], refusal: str) -> str | None:

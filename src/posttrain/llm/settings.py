@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr
 
 from posttrain.core.errors import UsageError
 from posttrain.core.frozen import Frozen
+from posttrain.llm.transcript import HIDDEN
 
 ProviderName = Literal["openai", "anthropic", "google"]
 
@@ -105,6 +106,12 @@ class LlmSettings(Frozen):
     def secrets(self) -> tuple[str, ...]:
         """What no transcript may show."""
         return (self.api_key.get_secret_value(),) if self.api_key else ()
+
+    def shown(self, text: str, most: int) -> str:
+        """The beginning of what a server said. Secrets go first: a cut one could not be found any more."""
+        for secret in self.secrets:
+            text = text.replace(secret, HIDDEN)
+        return text[:most]
 
 
 def _provider_of(stated: str, env: Mapping[str, str]) -> tuple[ProviderName, str]:

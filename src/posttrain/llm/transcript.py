@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,11 @@ class Transcript:
         if self._path is None:
             return
         line = json.dumps({"time": _now(), **self._hide(entry)}, ensure_ascii=False) + "\n"
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("ab") as file:
-            file.write(line.encode("utf-8", "replace"))
+        # an answer is worth more than its record: a full disk, or a folder in its place, costs the line alone
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("ab") as file:
+                file.write(line.encode("utf-8", "replace"))
 
     def _hide(self, value: Any) -> Any:
         if isinstance(value, str):

@@ -9,7 +9,7 @@ from posttrain.llm.messages import Completion, LlmFailed, Message, Unavailable
 from posttrain.llm.settings import LlmSettings
 
 _PASSING = (408, 409, 425, 429)
-_POINTLESS = (401, 403, 404)
+_POINTLESS = (401, 402, 403, 404)
 
 
 class VendorModel:
@@ -44,7 +44,7 @@ class VendorModel:
         except ModelContextWindowExceededError as error:
             raise LlmFailed(f"{self._settings.provider}: {error}", reason="too_long") from error
         except ModelHTTPError as error:
-            raise _fault(error) from error
+            raise _fault(error, self._settings) from error
         except ModelAPIError as error:
             raise Unavailable(f"{self._settings.provider}: {error}") from error
         except UnexpectedModelBehavior as error:
@@ -104,9 +104,9 @@ def _completion(response: Any) -> Completion:
     )
 
 
-def _fault(error: Any) -> Exception:
+def _fault(error: Any, settings: LlmSettings) -> Exception:
     """Whether another try can help."""
-    text = f"HTTP {error.status_code} from the model's server: {str(error)[:300]}"
+    text = f"HTTP {error.status_code} from the model's server: {settings.shown(str(error), 300)}"
     if error.status_code in _PASSING or error.status_code >= 500:
         stated = (error.headers or {}).get("retry-after", "")
         after = float(stated) if stated.replace(".", "", 1).isdecimal() else None

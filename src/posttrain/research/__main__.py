@@ -6,6 +6,8 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from io import TextIOWrapper
 from pathlib import Path
 
 from posttrain.core.errors import InfrastructureError, PosttrainError, UsageError, boundary
@@ -150,9 +152,13 @@ def last_line(account: Account) -> str:
 def _say(text: str) -> None:
     # as reports quote it: in one line, without backticks
     told = " ".join(text.split()).replace("`", "'")
-    sys.stdout.write(f"[{time.monotonic() - BEGAN:7.1f} s] {told}\n")
-    sys.stdout.flush()
+    with suppress(OSError):  # on a full disk the log ends, not the loop
+        sys.stdout.write(f"[{time.monotonic() - BEGAN:7.1f} s] {told}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
+    if isinstance(sys.stdout, TextIOWrapper):
+        # whatever the locale: the log is read as UTF-8, and driver models write in any language
+        sys.stdout.reconfigure(encoding="utf-8", errors="replace")
     sys.exit(main(os.environ))

@@ -33,6 +33,8 @@ def read_losses(curve: Path, log: Path) -> list[float]:
 
 
 def _lines(path: Path) -> list[str]:
+    if not path.is_file():
+        return []  # a script may leave a pipe there, which nobody would ever write into
     try:
         with path.open("rb") as file:
             return file.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()

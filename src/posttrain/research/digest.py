@@ -75,6 +75,8 @@ def clip(text: str, most: int) -> str:
 
 def tail(path: Path, *, lines: int = 40, most: int = 4000) -> str:
     """The last lines of a log; the end is where a traceback says what happened."""
+    if not path.is_file():
+        return ""  # a script may have put a pipe there
     try:
         with path.open("rb") as file:
             file.seek(0, 2)

@@ -40,7 +40,9 @@ class Journal:
         line = node.model_dump_json().encode("utf-8") + b"\n"
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.write(descriptor, line)
+            rest = memoryview(line)
+            while rest:  # of a disk that fills up, the first write takes a part and the second one says so
+                rest = rest[os.write(descriptor, rest) :]
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -55,7 +57,7 @@ class Journal:
             raw = b""
         if raw == self._whole:
             return
-        rest = raw.removeprefix(self._whole)
+        rest = b"" if self._whole.startswith(raw) else raw.removeprefix(self._whole)
         if rest:
             with self._torn.open("ab") as file:
                 file.write(rest.removesuffix(b"\n") + b"\n")

@@ -126,9 +126,7 @@ class Loop:
                     why = str(error)
                     break
                 time.sleep(min(bench.fault_pause_s * faults, max(0.0, bench.remaining())))
-        account = self._watch.account(nodes, ended=why)
-        write_json(bench.places.summary, account)
-        return account
+        return self._account(why)
 
     def _finish(self, node: Node) -> None:
         """Record a node, tell of it, and drop what it no longer needs."""
@@ -140,7 +138,17 @@ class Loop:
         for each in nodes:
             if best is None or each.number != best.number:
                 bench.scenario.discard(bench.places.iteration(each.number))
-        write_json(bench.places.summary, self._watch.account(nodes, ended="running"))
+        self._account("running")
+
+    def _account(self, ended: str) -> Account:
+        """The account, also in summary.json; one that cannot be written is told and costs nothing else."""
+        account = self._watch.account(self._journal.nodes, ended=ended)
+        try:
+            with boundary(PosttrainError, "research/summary.json"):
+                write_json(self._bench.places.summary, account)
+        except PosttrainError as error:
+            self._bench.log(str(error))
+        return account
 
     def _report(self) -> None:
         """A report that cannot be written is told, and tried again after the next iteration."""

@@ -110,7 +110,9 @@ def difference(grade: Graded, best: Graded | None) -> tuple[float, float, float]
     if best is None:
         low, high = grade.improvement_ci95 or (grade.improvement, grade.improvement)
         return grade.improvement, low, high
-    sign = 1.0 if (grade.score - grade.baseline) * grade.improvement >= 0 else -1.0
+    # less is better where improvements and scores go opposite ways; a score like the baseline's tells nothing
+    agreeing = sum((each.score - each.baseline) * each.improvement for each in (grade, best))
+    sign = 1.0 if agreeing >= 0 else -1.0
     estimate = sign * (grade.score - best.score)
     new_low, new_high = _signed(grade.ci95, sign)
     old_low, old_high = _signed(best.ci95, sign)

@@ -20,6 +20,7 @@ _DESCRIPTION_CHARS = 8000
 _ROWS = 5
 _ROW_CHARS = 600
 _ENTRIES = 40
+_GRADED = ("score", "improvement")
 
 
 def render(turn: int, *, workspace: Path, env: Mapping[str, str], failed: int | None = None) -> str:
@@ -85,14 +86,14 @@ def _standing(path: Path) -> str:
     """What was handed in so far, in a sentence."""
     try:
         rows = [row for row in json.loads(path.read_text("utf-8")) if isinstance(row, dict)]
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         rows = []
-    scored = [row for row in rows if isinstance(row.get("score"), int | float)]
+    scored = [row for row in rows if all(isinstance(row.get(name), int | float) for name in _GRADED)]
     if not rows:
         return "Nothing has been handed in yet: a run without a graded submission has no result."
     if not scored:
         return f"{len(rows)} submission(s), none of which could be graded: read `error` in `scores.json`."
-    best = max(scored, key=lambda row: float(row["score"]))
+    best = max(scored, key=lambda row: row["improvement"])  # of a score, less may be better
     return (
         f"{len(rows)} submission(s) so far, {len(scored)} graded; the best is {best.get('model_path')} with "
         f"{best['score']} (baseline {best.get('baseline_score')})."

@@ -42,6 +42,7 @@ class Program(BaseModel):
     @field_validator("code")
     @classmethod
     def _parses(cls, value: str) -> str:
+        value = value.removeprefix("\ufeff")
         try:
             tree = ast.parse(value)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from posttrain.infra.processes import Child, Command, Spawner
+from posttrain.llm.settings import VARIABLES
 from posttrain.research.curves import in_short, read_losses, why_diverged
 from posttrain.research.digest import tail
 from posttrain.research.nodes import Execution, Failure
@@ -27,8 +28,8 @@ _KEPT_LOG = 1 << 20
 """Of a longer one, when its script is gone."""
 _GRACE_S = 3.0
 _SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-_HELD_BACK = frozenset({"GRADING_SERVER_URL"})
-"""Only the loop hands in: a script with the address could hand in anything."""
+_HELD_BACK = frozenset({"GRADING_SERVER_URL", *VARIABLES})
+"""Only the loop hands in and asks the driver model: a script with the addresses could do either."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +55,18 @@ class Runner:
             child.stop(_GRACE_S)
         if _size(log) > _MOST_LOG:
             _cut(log)
-        losses = read_losses(curve, log)
-        why = why_diverged(losses)
         execution = Execution(
             exit_code=code,
             seconds=round(time.monotonic() - began, 3),
             limit_s=round(limit_s, 1),
             ended=ended,
-            curve=in_short(losses),
+            curve=in_short(read_losses(curve, log)),
             tail=tail(log),
         )
-        return execution.model_copy(update={"failure": _failure(execution, why)})
+        # what a script prints may be losses of several kinds; with its curve it says which one counts
+        return execution.model_copy(
+            update={"failure": _failure(execution, why_diverged(read_losses(curve, curve)))}
+        )
 
     def _command(self, places: IterationPlaces, run: Run, limit_s: float) -> Command:
         own = {
@@ -89,7 +91,7 @@ class Runner:
 
 
 def script_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The agent's environment without keys and without the address of the grader."""
+    """The agent's environment without keys and without the addresses of grader and driver model."""
     return {
         name: value
         for name, value in environ.items()

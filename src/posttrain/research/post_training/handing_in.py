@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from posttrain.checkpoints.headers import INDEX_NAME, SINGLE_NAME, Incomplete, check_complete
+from posttrain.core.errors import SubmissionFault
 from posttrain.core.grading import Verdict
 from posttrain.grading import client
 from posttrain.research.nodes import Failure, Graded, Scored
@@ -15,11 +17,13 @@ from posttrain.research.nodes import Failure, Graded, Scored
 _VERDICTS = frozenset(Verdict)
 _POLL_S = 0.5
 _ASK_S = 20.0
-_INDEX = "model.safetensors.index.json"
 
 
 def find_checkpoint(folder: Path) -> Path | None:
-    """The complete checkpoint in `folder`: itself, else the newest below it; never one elsewhere."""
+    """The complete checkpoint in `folder`: itself, else the newest below it; never one elsewhere.
+
+    A script may be ended while it saves, so what is half written is none.
+    """
     if folder.is_symlink():
         return None
     if _weights(folder):
@@ -38,7 +42,15 @@ def _folders(folder: Path) -> list[Path]:
 def _weights(folder: Path) -> bool:
     if folder.is_symlink():
         return False
-    return (folder / "model.safetensors").is_file() or (folder / _INDEX).is_file()
+    if not any((folder / name).is_file() for name in (SINGLE_NAME, INDEX_NAME)):
+        return False
+    try:
+        check_complete(folder)
+    except (Incomplete, OSError):
+        return False
+    except SubmissionFault:
+        pass  # whatever else is wrong with it, the grader says so better
+    return True
 
 
 def _newest(folder: Path) -> float:
@@ -57,10 +69,11 @@ class Desk:
     def score(self, folder: Path, *, note: str) -> Scored:
         """Hand in the folder unless it already was, and wait for its verdict while there is time."""
         path = folder.relative_to(self.workspace).as_posix()
-        known = self._accepted(path)
-        if known is not None:
-            self.log(f"{path} is submission {known} already")
-        number = known if known is not None else self._hand_in(path, note=note)
+        number = self._accepted(path)
+        if number is None:
+            number = self._hand_in(path, note=note)
+        elif isinstance(number, int):
+            self.log(f"{path} is submission {number} already")
         if isinstance(number, Failure):
             return Scored(failure=number)
         entry = self._wait(number)
@@ -69,19 +82,30 @@ class Desk:
             return Scored(failure=Failure(fault="ungraded", text=text))
         return _scored(entry)
 
-    def _accepted(self, path: str) -> int | None:
-        """The submission of this folder, if the server has one: each iteration has a folder of its own."""
+    def _accepted(self, path: str) -> int | Failure | None:
+        """The submission of this folder, if the server has one: each iteration has a folder of its own.
+
+        A silent server is asked again, for nobody knows what it has; a failure if it stays so.
+        """
+        while (entries := self._entries()) is None:
+            if self.remaining() < 2 * _POLL_S:
+                return Failure(fault="ungraded", text="the grading server did not say what it has")
+            time.sleep(_POLL_S)
         numbers = [
             entry["submission_id"]
-            for entry in self.submissions()
+            for entry in entries
             if entry.get("model_path") == path and entry.get("status") != Verdict.ERROR
         ]
         return max(numbers, default=None)
 
     def submissions(self) -> list[dict[str, Any]]:
         """What the server has; nothing if it is silent."""
+        return self._entries() or []
+
+    def _entries(self) -> list[dict[str, Any]] | None:
+        """None if it is silent."""
         entries = client.call(self.url, "/submissions", timeout_s=_ASK_S).content.get("submissions")
-        return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+        return [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else None
 
     def _hand_in(self, path: str, *, note: str) -> int | Failure:
         """Tried again while the server is full or fails, as long as there is time."""

@@ -70,14 +70,11 @@ class PostTraining:
 
     def train(self, places: IterationPlaces, *, limit_s: float) -> Execution:
         execution = self._runner.run(places, "train", limit_s=limit_s)
-        if execution.failure is not None or find_checkpoint(places.output) is not None:
-            return execution
-        if execution.ended == "limit":
-            failure = Failure(fault="timeout", text=f"stopped after {limit_s:.0f} s without a checkpoint")
-        else:
-            text = "the script ended without a checkpoint in CHECKPOINT_DIR"
-            failure = Failure(fault="no_checkpoint", text=text)
-        return execution.model_copy(update={"failure": failure})
+        if execution.failure is None and find_checkpoint(places.output) is None:
+            execution = execution.model_copy(update={"failure": _no_checkpoint(execution)})
+        if execution.failure is not None:
+            remove(places.output)  # of no more use, and perhaps what fills the disk
+        return execution
 
     def score(self, places: IterationPlaces, *, note: str) -> Scored:
         folder = find_checkpoint(places.output)
@@ -91,3 +88,11 @@ class PostTraining:
 
     def discard(self, places: IterationPlaces) -> None:
         remove(places.output)
+
+
+def _no_checkpoint(run: Execution) -> Failure:
+    if run.ended == "limit":
+        return Failure(fault="timeout", text=f"stopped after {run.limit_s:.0f} s without a whole checkpoint")
+    return Failure(
+        fault="no_checkpoint", text="the script ended without a whole checkpoint in CHECKPOINT_DIR"
+    )
