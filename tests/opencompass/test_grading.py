@@ -66,6 +66,7 @@ FAULTS: dict[Fault, str] = {
     "dash": "left no predictions",
     "lost_item": "39 predictions for 40 items",
     "own_text": "no answer of the engine",
+    "reordered": "is about another item",
     "crash": "OpenCompass ended with 1: Traceback: no such thing",
 }
 
@@ -97,6 +98,13 @@ def test_without_judged_items_no_interval_is_made_up(bench: Bench) -> None:
     graded = grade(bench, bench.base)
     assert "judged no single items" in str(graded["details"])
     assert isinstance(graded["score"], float)
+
+
+def test_a_tool_that_counts_in_shares_of_one_is_refused_before_a_run(bench: Bench) -> None:
+    install_fake_opencompass(bench.lab, fault="share")
+    done = bench.run("noop", "--limit", "8", task=TASK)
+    assert done.returncode != 0
+    assert "from 0 to 100" in done.stdout + done.stderr
 
 
 def test_an_engine_that_dies_is_an_error_that_names_it(bench: Bench, tmp_path: Path) -> None:

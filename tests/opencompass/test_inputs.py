@@ -72,6 +72,7 @@ def test_a_stratum_without_items_is_named(tmp_path: Path) -> None:
         {"files": {"/etc/x.jsonl": "items"}},
         {"files": {"x.jsonl": "gold"}},
         {"files": {"x.jsonl": "items"}, "unknown": 1},
+        {"files": {"x.jsonl": "items"}, "subsets": {"one": "a", "two": "a"}},
     ],
 )
 def test_settings_that_make_no_sense_are_named(settings: dict[str, Any]) -> None:
@@ -79,8 +80,9 @@ def test_settings_that_make_no_sense_are_named(settings: dict[str, Any]) -> None
         read_settings(settings, where="mine")
 
 
-def test_a_dotted_module_path_names_its_last_part() -> None:
-    assert config_name("opencompass:opencompass.configs.datasets.gsm8k.gsm8k_gen") == "gsm8k_gen"
+def test_a_configuration_is_a_name_or_a_module_path() -> None:
+    module = "opencompass.configs.datasets.gsm8k.gsm8k_gen"
+    assert config_name(f"opencompass:{module}") == module
     with pytest.raises(PluginError):
         config_name("opencompass:../gsm8k")
 
@@ -127,3 +129,19 @@ def test_a_smith_folder_of_an_unknown_configuration_says_where_rows_go(tmp_path:
     assert "opencompass_files" in tasks.broken()["smith-mine"]
     (folder / "config.yaml").write_text(text + "opencompass_files: {data/mine.jsonl: items}\n")
     assert tasks.load("smith-mine").evaluator_settings["files"] == {"data/mine.jsonl": "items"}
+
+
+def test_configurations_of_one_name_are_told_apart_by_their_modules(lab: LabPaths) -> None:
+    """OpenCompass ships mgsm_gen.py and mmmlu_gen.py twice, with different data sets."""
+    package = install_fake_opencompass(lab) / "packages" / "opencompass"
+    other = package / "configs" / "datasets" / "another"
+    other.mkdir()
+    (other / "gsm8k_gen.py").write_text("other_datasets = []\n")
+    with pytest.raises(
+        UsageError, match=r"another\.gsm8k_gen, opencompass\.configs\.datasets\.gsm8k\.gsm8k_gen"
+    ):
+        find_config(package, "gsm8k_gen")
+    for name in ("another.gsm8k_gen", "opencompass.configs.datasets.another.gsm8k_gen"):
+        assert find_config(package, name).lists == ("other_datasets",)
+    with pytest.raises(UsageError, match=r"no configuration 'nowhere\.gsm8k_gen'"):
+        find_config(package, "nowhere.gsm8k_gen")

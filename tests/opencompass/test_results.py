@@ -203,6 +203,42 @@ BROKEN: dict[str, tuple[str, str | None, str]] = {
     "a result out of range": ("results/checkpoint/gsm8k.json", '{"accuracy": 4000.0}', "from 0 to 100"),
     "a result that is a word": ("results/checkpoint/gsm8k.json", '{"accuracy": "40"}', "no number"),
     "a result that is true": ("results/checkpoint/gsm8k.json", '{"accuracy": true}', "no number"),
+    "a result that no float holds": (
+        "results/checkpoint/gsm8k.json",
+        '{"accuracy": 1' + "0" * 400 + "}",
+        "from 0 to 100",
+    ),
+    "a result without end": ("results/checkpoint/gsm8k.json", "[" * 100_000, "is not JSON"),
+    "a share of one, where items were judged": (
+        "results/checkpoint/gsm8k.json",
+        json.dumps({"accuracy": 0.4, "details": judged(2, 5)}),
+        "40.0 in its summary",
+    ),
+    "a metric of another name": (
+        "results/checkpoint/gsm8k.json",
+        '{"accuracy (5-shot)": 40.0}',
+        "no 'accuracy' in its result",
+    ),
+    "a summary with two columns of the model": (
+        "summary/summary_1.csv",
+        f"{HEADER},checkpoint\ngsm8k,1d7fe4,accuracy,gen,40.00,40.00\n",
+        "2 columns",
+    ),
+    "a summary with a cell of a megabyte": (
+        "summary/summary_1.csv",
+        f"{HEADER}\ngsm8k,1d7fe4,accuracy,gen,{'4' * (1 << 20)}\n",
+        "summary",
+    ),
+    "a summary whose cell is empty": (
+        "summary/summary_1.csv",
+        f"{HEADER}\ngsm8k,1d7fe4,accuracy,gen,\n",
+        "its summary says ''",
+    ),
+    "a summary whose row is short": (
+        "summary/summary_1.csv",
+        f"{HEADER}\ngsm8k,1d7fe4,accuracy,gen\n",
+        "0 rows",
+    ),
     "a summary that says otherwise": (
         "summary/summary_1.csv",
         f"{HEADER}\ngsm8k,1d7fe4,accuracy,gen,62.00\n",
@@ -266,6 +302,37 @@ def test_data_sets_are_counted_by_the_configuration_not_by_the_results(tmp_path:
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs/1.py").write_text(
         "datasets = [\n  dict(abbr='a', path='x', infer_cfg=dict(abbr='inner')),\n"
-        "  dict(abbr='b')]\nmodels = []\n"
+        "  dict(abbr='b'), {'abbr': 'c', 'x-y': 1}]\nmodels = []\n"
     )
-    assert configured(tmp_path) == ("a", "b")
+    assert configured(tmp_path) == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("form", ["CRLF", "byte order mark"])
+def test_a_summary_that_another_program_saved_again_says_the_same(tmp_path: Path, form: str) -> None:
+    run = whole_run(tmp_path)
+    path = run / "summary/summary_1.csv"
+    text = path.read_text()
+    path.write_bytes(text.replace("\n", "\r\n").encode() if form == "CRLF" else text.encode("utf-8-sig"))
+    [read] = read_results(run, [Subset("gsm8k", items(5))], metric="accuracy")
+    assert sum(result.value for result in read.results) == 2
+
+
+CONFIGURATIONS = {
+    "a data set without a name": "datasets = [\n  dict(abbr='a', path='x'),\n  dict(path='y')]\n",
+    "a name that is worked out": "datasets = [dict(abbr='a' + suffix)]\n",
+    "a data set that is a name": "datasets = [dict(abbr='a'), other]\n",
+    "more data sets from elsewhere": "datasets = [dict(abbr='a'), *others]\n",
+    "no list": "models = []\n",
+    "two lists": "datasets = [dict(abbr='a')]\ndatasets = [dict(abbr='b')]\n",
+    "no Python": "datasets = [\n",
+    "a byte that is none": "datasets = [dict(abbr='a')]\0\n",
+    "brackets without end": "datasets = " + "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("kind", CONFIGURATIONS)
+def test_a_configuration_whose_data_sets_cannot_be_counted_is_no_result(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/1.py").write_text(CONFIGURATIONS[kind])
+    with pytest.raises(UnreadResult, match="configuration"):
+        configured(tmp_path)

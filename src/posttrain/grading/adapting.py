@@ -101,8 +101,13 @@ class Adapter:
         engine = _Engine(worker, self, progress)
         key = secrets.token_urlsafe(24)
         wave = min(WAVE, len(self.items))
+        places = _Places(self.items)
         endpoint = Endpoint(
-            engine.answer, expected=len(self.items), wave=wave, key=key, place=_Places(self.items)
+            engine.answer,
+            expected=len(self.items),
+            wave=wave,
+            key=key,
+            place=lambda question: places(question.turns[-1].content),
         )
         with ExitStack() as stack:
             door = stack.enter_context(_doorway(views))
@@ -165,6 +170,7 @@ class Adapter:
         outputs: dict[str, Output] = {}
         for subset, result in zip(subsets, read, strict=True):
             judged |= {item.id: each for item, each in zip(subset.items, result.results, strict=True)}
+            _require_order(subset, result.predictions)
             for item, said in zip(subset.items, result.predictions, strict=True):
                 outputs[item.id] = _ours(said, served)
         if [item.id for item in self.items if item.id not in judged]:
@@ -217,9 +223,8 @@ class _Places:
     def __init__(self, items: Sequence[Item]) -> None:
         self._asked = [_question(item) for item in items]
 
-    def __call__(self, question: Question) -> int:
-        """The item's number; behind all items for a question that is about none of them."""
-        words = question.turns[-1].content
+    def __call__(self, words: str) -> int:
+        """The item's number; behind all items for words that are about none of them."""
         found = [number for number, asked in enumerate(self._asked) if asked and asked in words]
         return max(found, key=lambda number: len(self._asked[number]), default=len(self._asked))
 
@@ -288,6 +293,11 @@ def rehearse(adapter: Adapter, logs: Path, *, spawner: Spawner, views: WorkerVie
     check = SelfCheck(gold=scores["gold"], empty=scores["empty"], n=len(few.items))
     if not adapter.task.metric.better(scores["gold"], scores["empty"]):
         raise PluginError(f"{adapter.task.id}: OpenCompass judges {check.told}")
+    if 0.0 < scores["gold"] <= 1.0:
+        raise PluginError(
+            f"{adapter.task.id}: OpenCompass gives gold answers {scores['gold']:g}: "
+            f"{adapter.settings.metric} is a share of 1, and a number from 0 to 100 is needed"
+        )
     if (scores["gold"], scores["empty"]) == (100.0, 0.0):
         return check
     told = f"OpenCompass gives gold answers {scores['gold']:.1f} and empty ones {scores['empty']:.1f}"
@@ -370,6 +380,16 @@ def _ours(said: results.Said, served: Served) -> Output:
     if found is None:
         raise results.UnreadResult("OpenCompass: a prediction is no answer of the engine to its question")
     return found
+
+
+def _require_order(subset: results.Subset, predictions: Sequence[results.Said]) -> None:
+    """A tool that shuffles its rows would have items judged by each other's answers."""
+    places = _Places(subset.items)
+    for number, (item, said) in enumerate(zip(subset.items, predictions, strict=True)):
+        if _question(item) not in said.question and places(said.question) < len(subset.items):
+            raise results.UnreadResult(
+                f"OpenCompass: {subset.abbr}: prediction {number} is about another item than row {number}"
+            )
 
 
 def _environment(work: Path) -> dict[str, str]:

@@ -16,7 +16,18 @@ from posttrain.infra.files import write_json
 from posttrain.infra.tool_envs.environments import MANIFEST, EnvManifest
 from posttrain.infra.tool_envs.recipes import recipe
 
-Fault = Literal["none", "dash", "lost_item", "own_text", "crash", "one_by_one", "hang", "unjudged"]
+Fault = Literal[
+    "none",
+    "dash",
+    "lost_item",
+    "own_text",
+    "reordered",
+    "crash",
+    "one_by_one",
+    "hang",
+    "unjudged",
+    "share",
+]
 
 _CONFIG = """
 gsm8k_datasets = [dict(abbr='gsm8k', path='./data/gsm8k/', metric='accuracy')]
@@ -71,6 +82,8 @@ def main():
         time.sleep(3600)
     path = Path(os.environ["COMPASS_DATA_CACHE"]) / dataset["path"] / "test.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
+    if FAULT == "reordered":  # a loader that shuffles: the same items, none in its place
+        rows = rows[1:] + rows[:1]
     questions = [f"Question: {row['question']}\nAnswer:" for row in rows]
     workers = 1 if FAULT == "one_by_one" else model["max_workers"]
     try:
@@ -93,8 +106,10 @@ def main():
         predictions.popitem()
     write(out / "predictions" / model["abbr"] / f"{dataset['abbr']}.json", predictions)
     metric, value = dataset["metric"], 100 * sum(right) / len(right)
+    if FAULT == "share":
+        value /= 100
     result = {metric: value}
-    if FAULT != "unjudged":
+    if FAULT not in ("unjudged", "share"):
         result["details"] = [{"pred": [number(text)], "answer": [truth], "correct": [one]}
                              for text, truth, one in zip(texts, gold, right)]
     write(out / "results" / model["abbr"] / f"{dataset['abbr']}.json", result)

@@ -57,20 +57,32 @@ class Dataset:
 
 
 def find_config(package: Path, name: str) -> Dataset:
-    """The configuration `name` below the tool's package folder; UsageError with similar names."""
+    """The configuration `name`, or the end of its module path, below the tool's package folder.
+
+    UsageError with similar names, or with all of that name where there are several.
+    """
     root = package / "configs" / "datasets"
-    found = sorted(root.rglob(f"{name}.py"))
+    stem = name.rpartition(".")[2]
+    found = [
+        path for path in sorted(root.rglob(f"{stem}.py")) if f".{_module(path, package)}".endswith(f".{name}")
+    ]
     if not found:
-        near = sorted({path.stem for path in root.rglob(f"{name.split('_', 1)[0]}*.py")})[:8]
+        near = sorted({path.stem for path in root.rglob(f"{stem.split('_', 1)[0]}*.py")})[:8]
         raise UsageError(
             f"--task: OpenCompass has no configuration {name!r}. Similar ones: {', '.join(near) or 'none'}"
         )
+    if len(found) > 1:
+        modules = ", ".join(_module(path, package) for path in found)
+        raise UsageError(f"--task: OpenCompass has several configurations {name!r}, say which: {modules}")
     path = found[0]
     lists = {one or other for one, other in _LISTS.findall(path.read_text("utf-8"))}
     if not lists:
         raise PluginError(f"opencompass: {name} defines no list of data sets")
-    module = ".".join(path.relative_to(package.parent).with_suffix("").parts)
-    return Dataset(module, tuple(sorted(lists)))
+    return Dataset(_module(path, package), tuple(sorted(lists)))
+
+
+def _module(path: Path, package: Path) -> str:
+    return ".".join(path.relative_to(package.parent).with_suffix("").parts)
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def configured(folder: Path) -> tuple[str, ...]:
         raise UnreadResult(f"OpenCompass left {len(found)} configurations, one is expected")
     try:
         tree = ast.parse(_text(found[0]))
-    except SyntaxError as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UnreadResult(f"OpenCompass: its configuration cannot be read: {error}") from error
     lists = [
         node.value.elts
@@ -87,13 +87,26 @@ def configured(folder: Path) -> tuple[str, ...]:
         and isinstance(node.value, ast.List)
         and any(isinstance(target, ast.Name) and target.id == "datasets" for target in node.targets)
     ]
-    calls = [each for found in lists for each in found if isinstance(each, ast.Call)]
-    return tuple(
-        str(keyword.value.value)
-        for call in calls
-        for keyword in call.keywords
-        if keyword.arg == "abbr" and isinstance(keyword.value, ast.Constant)
-    )
+    if len(lists) != 1:
+        raise UnreadResult(f"OpenCompass: its configuration has {len(lists)} lists of data sets")
+    return tuple(_abbr(each) for each in lists[0])
+
+
+def _abbr(data_set: ast.expr) -> str:
+    """The name of a data set as `dict(…)` or `{…}`; one without a name could be missed without a word."""
+    pairs: list[tuple[str | None, ast.expr]] = []
+    if isinstance(data_set, ast.Call):
+        pairs = [(keyword.arg, keyword.value) for keyword in data_set.keywords]
+    elif isinstance(data_set, ast.Dict):
+        pairs = [
+            (str(key.value), value)
+            for key, value in zip(data_set.keys, data_set.values, strict=True)
+            if isinstance(key, ast.Constant)
+        ]
+    for name, value in pairs:
+        if name == "abbr" and isinstance(value, ast.Constant) and isinstance(value.value, str):
+            return value.value
+    raise UnreadResult("OpenCompass: a data set of its configuration has no abbr")
 
 
 def _subset(folder: Path, subset: Subset, table: _Table, *, metric: str) -> SubsetResult:
@@ -153,10 +166,10 @@ def _number(result: Mapping[str, Any], subset: Subset, metric: str) -> float:
         known = ", ".join(name for name in result if name != "details") or "nothing"
         raise UnreadResult(f"OpenCompass: {subset.abbr}: no {metric!r} in its result, which has {known}")
     value = result[metric]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise UnreadResult(f"OpenCompass: {subset.abbr}: {metric} is {value!r:.80}, no number")
-    if not 0.0 <= value <= 100.0:
-        raise UnreadResult(f"OpenCompass: {subset.abbr}: {metric} is {value}, not one from 0 to 100")
+    if not 0 <= value <= 100:  # neither is nan
+        raise UnreadResult(f"OpenCompass: {subset.abbr}: {metric} is {value!r:.80}, not one from 0 to 100")
     return float(value)
 
 
@@ -223,14 +236,16 @@ def _summary(folder: Path) -> _Table:
     found = sorted((folder / "summary").glob("summary_*.csv"))
     if len(found) != 1:
         raise UnreadResult(f"OpenCompass left {len(found)} summaries, one is expected")
-    text = _text(found[0])
-    return _Table(list(csv.reader(text.splitlines())))
+    try:
+        return _Table(list(csv.reader(_text(found[0]).splitlines())))
+    except csv.Error as error:
+        raise UnreadResult(f"OpenCompass: its summary is no table: {error}") from error
 
 
 def _load(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(_text(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnreadResult(
             f"OpenCompass: {path.parent.parent.name}/{path.name} is not JSON: {error}"
         ) from error
@@ -246,4 +261,4 @@ def _text(path: Path) -> str:
         raise UnreadResult(f"OpenCompass left no {name}")
     if path.stat().st_size > _LARGEST_FILE:
         raise UnreadResult(f"OpenCompass: {name} is larger than {_LARGEST_FILE >> 30} GiB")
-    return path.read_text("utf-8", "replace")
+    return path.read_text("utf-8-sig", "replace")

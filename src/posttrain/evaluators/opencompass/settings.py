@@ -31,6 +31,13 @@ def _rows(source: str) -> str:
     return source
 
 
+def _distinct(subsets: dict[str, str]) -> dict[str, str]:
+    twice = [stratum for stratum in subsets.values() if list(subsets.values()).count(stratum) > 1]
+    if twice:
+        raise ValueError(f"two data sets for the stratum {twice[0]!r}: one of them would not count")
+    return subsets
+
+
 class OpenCompassSettings(Frozen):
     """`evaluator_settings` of a task that OpenCompass scores."""
 
@@ -41,7 +48,7 @@ class OpenCompassSettings(Frozen):
     `items/<stratum>`, or `exemplars` (worked examples of the folder, for configurations that show some)."""
     metric: str = "accuracy"
     """The number of the tool's result that is the score."""
-    subsets: dict[str, str] = Field(default_factory=dict)
+    subsets: Annotated[dict[str, str], AfterValidator(_distinct)] = Field(default_factory=dict)
     """The configuration's data sets by their `abbr`, and the stratum each is asked; empty: one data set."""
 
 
@@ -51,11 +58,11 @@ def is_opencompass(evaluator: str) -> bool:
 
 
 def config_name(evaluator: str) -> str:
-    """`gsm8k_gen_1d7fe4` of `opencompass:gsm8k_gen_1d7fe4`, also where a dotted module path was given."""
+    """`gsm8k_gen_1d7fe4` of `opencompass:gsm8k_gen_1d7fe4`, or the dotted module path that stands there."""
     named = evaluator.removeprefix(PREFIX)
     if not _CONFIG.fullmatch(named):
         raise PluginError(f"evaluator: {named!r} is not the name of an OpenCompass configuration")
-    return named.rpartition(".")[2]
+    return named
 
 
 def read_settings(settings: Mapping[str, Any], *, where: str) -> OpenCompassSettings:
