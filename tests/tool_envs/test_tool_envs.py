@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -184,6 +187,70 @@ def test_the_command_lists_tools_as_json_and_refuses_unknown_ones(lab: LabPaths)
     assert done.returncode == 2
     assert "--python: /bin/true does not run" in done.stderr
     assert not lab.tool_env("opencompass").exists()
+
+
+@pytest.mark.parametrize("told", ["[]", "1", "null", '{"version": 3}'])
+def test_a_program_that_answers_something_else_is_no_python(tmp_path: Path, told: str) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\necho '{told}'\n")
+    program.chmod(0o755)
+    assert interpreters.ask(program) is None
+
+
+INSTALL = """
+import json, os, sys
+from pathlib import Path
+from posttrain.core.paths import LabPaths
+from posttrain.infra.tool_envs.install import install
+from posttrain.infra.tool_envs.recipes import Recipe
+tool = Recipe.model_validate(json.loads(sys.argv[2]))
+found = install(tool, LabPaths(Path(sys.argv[1])), host=dict(os.environ), wanted=None, say=print)
+print(found.python)
+"""
+
+
+def installer(lab: LabPaths, tool: Recipe) -> subprocess.Popen[str]:
+    """`env install` of a tool of ours, in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", INSTALL, str(lab.home), tool.model_dump_json()],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def test_two_at_once_make_one_environment(begun: LabPaths, tmp_path: Path) -> None:
+    both = [installer(begun, tiny(tmp_path)) for _ in range(2)]
+    told = [process.communicate(timeout=60)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
+    assert sorted("trying it" in text for text in told) == [False, True], told
+
+
+@pytest.mark.slow
+def test_an_installation_that_is_killed_leaves_no_installer_and_no_tool(
+    lab: LabPaths, tmp_path: Path
+) -> None:
+    tool, folder = tiny(tmp_path), lab.tool_env("tiny")
+    with installer(lab, tool) as process:
+        until(lambda: (folder / "pyvenv.cfg").exists())
+        process.kill()
+    until(lambda: not [line for line in command_lines() if str(folder) in line])
+    assert find(tool, lab, HOST) is None
+    found = install(tool, lab, host=HOST, wanted=None, say=lambda _: None)
+    assert interpreters.output_of([str(found.python), "-m", "pip", "--version"]) is not None
+
+
+def until(done: Callable[[], bool], *, timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def command_lines() -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.append(path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"))
+    return found
 
 
 @pytest.mark.slow

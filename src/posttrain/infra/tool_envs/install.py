@@ -52,7 +52,7 @@ def install(
         manifest = read_manifest(lab.tool_env(tool.name))
         if manifest is None or manifest.recipe != tool.digest:
             _Making(tool, lab.tool_env(tool.name), host, say).make(wanted)
-    found = find(tool, lab, host)
+        found = find(tool, lab, host)
     assert found is not None
     return found
 
@@ -69,30 +69,30 @@ class _Making:
         interpreter = self._interpreter(wanted)
         self._require_space()
         (folder / MANIFEST).unlink(missing_ok=True)
-        if not self._usable(interpreter):
+        if interpreter is not None:
             self._new_environment(interpreter)
         constraint = self._torch() if tool.torch else None
         self._rest(constraint)
         self.say(f"{tool.name}: trying it")
         self._python("-c", f"import {', '.join(tool.imports)}")
-        write_json(folder / MANIFEST, self._manifest(interpreter))
+        write_json(folder / MANIFEST, self._manifest())
 
-    def _interpreter(self, wanted: Path | None) -> Interpreter:
-        """The Python an unfinished environment was begun with, unless another one is asked for."""
-        begun = interpreters.ask(self._bin("python")) if self._bin("python").exists() else None
-        if wanted is None and begun is not None and begun.version in self.tool.python:
-            return begun
-        return interpreters.choose(self.tool.python, wanted=wanted, host=self.host)
+    def _interpreter(self, wanted: Path | None) -> Interpreter | None:
+        """What a new environment is made with; None: the one that was begun here is gone on with."""
+        begun = self._begun()
+        if begun is not None and wanted is None:
+            return None
+        interpreter = interpreters.choose(self.tool.python, wanted=wanted, host=self.host)
+        return None if begun is not None and begun.version == interpreter.version else interpreter
 
-    def _usable(self, interpreter: Interpreter) -> bool:
-        """Whether an environment was begun here with that Python and can install packages."""
-        begun = interpreters.ask(self._bin("python")) if self._bin("python").exists() else None
-        return (
-            begun is not None
-            and begun.version == interpreter.version
-            and self._bin("pip").exists()
-            and self._answer("-c", "import pip") is not None
-        )
+    def _begun(self) -> Interpreter | None:
+        """The Python of an environment that was begun here, if it fits the tool and can install packages.
+
+        A kill while it was made leaves a Python without pip, whose folder has to go.
+        """
+        found = interpreters.ask(self._bin("python")) if self._bin("pip").exists() else None
+        fits = found is not None and found.version in self.tool.python
+        return found if fits and self._answer("-c", "import pip") is not None else None
 
     def _new_environment(self, interpreter: Interpreter) -> None:
         self.say(f"{self.tool.name}: an environment of {interpreter.path} in {self.folder}")
@@ -137,14 +137,16 @@ class _Making:
         else:
             self._python("-m", "pip", "install", "--no-input", *pinned, "-r", str(lock))
 
-    def _manifest(self, interpreter: Interpreter) -> EnvManifest:
-        now = interpreters.ask(self._bin("python")) or interpreter
+    def _manifest(self) -> EnvManifest:
+        now, packages = interpreters.ask(self._bin("python")), self._answer("-c", _FREEZE)
+        if now is None or packages is None:
+            raise InfrastructureError(f"{self.tool.name}: {self._bin('python')} does not say what it is")
         return EnvManifest(
             tool=self.tool.name,
             recipe=self.tool.digest,
             python=now.version,
             prefixes=now.prefixes,
-            packages=json.loads(self._answer("-c", _FREEZE) or "{}"),
+            packages=json.loads(packages),
         )
 
     def _require_space(self) -> None:

@@ -37,7 +37,7 @@ def ask(path: Path) -> Interpreter | None:
     told = output_of([str(path), "-c", _ASK])
     try:
         return None if told is None else Interpreter.model_validate({"path": path, **json.loads(told)})
-    except ValueError:
+    except (ValueError, TypeError):  # no JSON, or none that are fields
         return None
 
 
