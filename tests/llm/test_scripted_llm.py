@@ -254,6 +254,29 @@ def test_what_is_no_request_is_answered_400_and_uses_up_no_step(body: bytes) -> 
         assert words(ask(llm)) == "still there"
 
 
+_ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}], "input": "x", "contents": [{}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", {"tool_choice": {"function": "f"}}),
+        ("chat/completions", {"tool_choice": "required", "tools": ["a"]}),
+        ("chat/completions", {"messages": [{"role": ["a"]}]}),
+        ("responses", {"tool_choice": "required", "tools": 5}),
+        ("messages", {"tool_choice": {"type": "tool"}}),
+        (
+            "models/m:generateContent",
+            {"toolConfig": {"functionCallingConfig": {"mode": "ANY"}}, "tools": [1]},
+        ),
+    ],
+)
+def test_a_request_of_wrong_types_is_answered_400(path: str, body: dict[str, Any]) -> None:
+    with ScriptedLlm([{"text": "still there"}]) as llm:
+        assert httpx.post(f"{llm.url}/{path}", json=_ASKED | body).status_code == 400
+        assert words(ask(llm)) == "still there"
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from posttrain.core.errors import PosttrainError
 from posttrain.testing.llm_script import Step, ToolCall, Usage
 
 
@@ -25,7 +26,7 @@ class Question:
     """The tool that must be called, where the request insists on one."""
 
 
-class BadRequest(Exception):
+class BadRequest(PosttrainError):
     """No chat completion is asked for; says what is wrong."""
 
 

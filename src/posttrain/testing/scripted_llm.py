@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any, TextIO
 from urllib.parse import urlsplit
 
-from posttrain.core.errors import UsageError
+from posttrain.core.errors import UsageError, boundary
 from posttrain.testing import llm_anthropic, llm_chat, llm_google, llm_responses
 from posttrain.testing.llm_chat import BadRequest, Question, Reply, failure
 from posttrain.testing.llm_script import Playable, Script, Step, read_script
@@ -213,7 +213,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _complete(self, body: Any, dialect: _Dialect) -> None:
         try:
-            question = dialect.read(body)
+            with boundary(BadRequest, "no request of this API"):
+                question = dialect.read(body)
         except BadRequest as error:
             self._remember(body)
             self._send_json(400, failure(str(error)))
