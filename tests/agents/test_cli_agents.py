@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -144,10 +145,11 @@ def test_the_start_script_asks_the_tool_for_its_version(tmp_path: Path, tool: st
     assert (asked.returncode, asked.stdout) == (0, "9.9.9 (stand-in)\n")
 
 
-@every_tool
-def test_stopped_at_the_deadline_it_takes_the_tool_with_it(bench: Any, tmp_path: Path, tool: str) -> None:
+@contextmanager
+def working(bench: Any, tmp_path: Path, tool: str) -> Iterator[subprocess.Popen[str]]:
+    """An agent in the middle of its first turn; its second turn ends well."""
     programs = tmp_path / "programs"
-    write_stand_in(programs, tool, [{"shell": "echo working", "sleep": 600}])
+    write_stand_in(programs, tool, [{"shell": "echo working", "sleep": 600}, {"shell": "true"}])
     spec = agent(tool, programs)
     env = {
         **host(tool, programs),
@@ -163,10 +165,17 @@ def test_stopped_at_the_deadline_it_takes_the_tool_with_it(bench: Any, tmp_path:
         cwd=bench.workspace,
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     ) as started:
         assert started.stdout is not None
         while "working" not in started.stdout.readline():
             pass
+        yield started
+
+
+@every_tool
+def test_stopped_at_the_deadline_it_takes_the_tool_with_it(bench: Any, tmp_path: Path, tool: str) -> None:
+    with working(bench, tmp_path, tool) as started:
         started.send_signal(signal.SIGTERM)
         assert started.wait(10) == 143
     assert trace(bench.workspace)[-1]["ended"]["exit_code"] == 143
@@ -237,6 +246,42 @@ def test_a_resumed_run_goes_on_with_its_conversation(bench: Any, tmp_path: Path)
     again = calls(bench.workspace)[1]
     assert SESSION in again["argv"]
     assert "This run was interrupted and goes on" in again["stdin"]
+    assert trace(bench.workspace)[-1]["ended"]["dollars"] == 0.5  # of both processes
+
+
+@every_tool
+def test_one_killed_in_its_first_turn_goes_on_with_its_conversation(
+    bench: Any, tmp_path: Path, tool: str
+) -> None:
+    with working(bench, tmp_path, tool) as started:
+        os.killpg(started.pid, signal.SIGKILL)
+    programs = tmp_path / "programs"
+    spec = agent(tool, programs, MAX_PROMPTS="1", POSTTRAIN_RESUMED="1")
+    assert bench.run(spec, host=host(tool, programs)).returncode == 0
+    assert SESSION in calls(bench.workspace)[1]["argv"]
+
+
+def test_a_conversation_that_is_gone_is_begun_anew(bench: Any, tmp_path: Path) -> None:
+    play(bench, tmp_path, "claude", [{"shell": "true"}], MAX_PROMPTS="1")
+    program = tmp_path / "programs" / "claude"
+    program.rename(program.with_name("real"))
+    gone = 'case "$*" in *--resume*) echo "No conversation found" >&2; exit 1 ;; esac'
+    program.write_text(f'#!/bin/bash\n{gone}\nexec "$(dirname "$0")/real" "$@"\n', "utf-8")
+    program.chmod(0o755)
+    spec = agent("claude", program.parent, MAX_PROMPTS="2", POSTTRAIN_RESUMED="1")
+    assert bench.run(spec, host=host("claude", program.parent)).returncode == 0
+    assert "on the task `boolean`" in calls(bench.workspace)[1]["stdin"]
+
+
+@pytest.mark.slow
+def test_a_conversation_that_fails_again_and_again_is_begun_anew(bench: Any, tmp_path: Path) -> None:
+    turns = [{"shell": "true"}, {"exit": 1}, {"exit": 1}, {"shell": "true"}]
+    play(bench, tmp_path, "claude", turns, MAX_PROMPTS="1")
+    ended = play(bench, tmp_path, "claude", turns, MAX_PROMPTS="3", POSTTRAIN_RESUMED="1")
+    assert ended.returncode == 0, ended.stdout
+    asked = calls(bench.workspace)
+    assert [SESSION in call["argv"] for call in asked] == [False, True, True, False]
+    assert "on the task `boolean`" in asked[3]["stdin"]
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ def test_the_transcript_holds_questions_and_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("before", range(150, 320, 10))
+@pytest.mark.parametrize("before", [0, 170, 280])
 def test_no_part_of_a_key_that_a_server_echoes_is_kept(tmp_path: Path, stream: bool, before: int) -> None:
     told = {"error": {"message": "x" * before + KEY}}
     body = f"data: {json.dumps(told)}\n\n" if stream else json.dumps(told)

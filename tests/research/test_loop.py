@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from posttrain.core.paths import Workspace
 from posttrain.llm.client import LlmClient
 from posttrain.llm.settings import LlmSettings
+from posttrain.llm.transcript import Transcript
 from posttrain.research.account import Account, Stopwatch
 from posttrain.research.loop import Bench, Loop
 from posttrain.research.nodes import Execution, Node, Proposal, Scored
@@ -94,7 +95,10 @@ def paper_bench(folder: Path, scenario: Paper, url: str) -> Bench:
     end = time.monotonic() + 3600
     return Bench(
         scenario=scenario,
-        llm=LlmClient(LlmSettings(model="scripted", base_url=url)),
+        llm=LlmClient(
+            LlmSettings(model="scripted", base_url=url),
+            transcript=Transcript(Places(Workspace(folder)).transcript),
+        ),
         places=Places(Workspace(folder)),
         policy=Policy(most_iterations=3, drafts=1),
         remaining=lambda: end - time.monotonic(),
@@ -162,6 +166,18 @@ def test_the_account_knows_what_is_the_loops_own(run: Run, tmp_path: Path) -> No
     assert account.iterations == len(nodes) == 3
     assert account.usage.calls == 9
     assert account.own_s <= account.wall_s
+
+
+def test_what_an_unfinished_iteration_cost_is_in_the_account(tmp_path: Path) -> None:
+    idea, code, *_ = play(STORY)
+    ends = {"when": "step code.", "status": 401}
+    for calls in (1, 1):  # the second process finds the first one's idea
+        with ScriptedLlm([idea, ends]) as llm:
+            account = Loop(paper_bench(tmp_path, Paper(), llm.url), watch=Stopwatch()).run()
+        assert (account.iterations, account.usage.calls) == (0, calls)
+    with ScriptedLlm([code, ends | {"when": "step review."}]) as llm:
+        account = Loop(paper_bench(tmp_path, Paper(), llm.url), watch=Stopwatch()).run()
+    assert (account.iterations, account.usage.calls) == (0, 2)
 
 
 def test_a_short_context_makes_questions_short(run: Run, tmp_path: Path) -> None:

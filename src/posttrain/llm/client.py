@@ -57,9 +57,9 @@ class LlmClient:
     ) -> None:
         """`remaining` gives the seconds that may still be used; none of the calls outlasts them."""
         self.settings = settings
-        self.usage = Usage()
-        """The sum over all calls so far."""
         self._transcript = transcript or Transcript(None)
+        self.usage = self._transcript.spent()
+        """The sum over all calls so far, with those that the transcript already held."""
         self._remaining = remaining or (lambda: float("inf"))
         self._sleep = sleep
         self._provider = provider or provider_for(settings)

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from posttrain.llm.messages import Usage
+
 HIDDEN = "…"
 
 
@@ -24,6 +26,15 @@ class Transcript:
         for secret in self._secrets:
             text = text.replace(secret, HIDDEN)
         return text
+
+    def spent(self) -> Usage:
+        """The sum over all exchanges that it holds, also those of processes that were killed."""
+        usage = Usage()
+        with suppress(OSError):
+            for line in self._path.read_bytes().splitlines() if self._path else ():
+                with suppress(ValueError, KeyError, TypeError, RecursionError):
+                    usage += Usage.model_validate(json.loads(line)["usage"])
+        return usage
 
     def add(self, **entry: Any) -> None:
         """One exchange or one failed try."""

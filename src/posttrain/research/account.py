@@ -9,7 +9,6 @@ from pydantic import Field
 
 from posttrain.core.frozen import Frozen
 from posttrain.llm.messages import Usage
-from posttrain.research.nodes import Node
 
 ASKING = ("propose", "build", "review")
 TRAINING = ("dry_run", "train")
@@ -17,7 +16,10 @@ GRADING = ("grade",)
 
 
 class Account(Frozen):
-    """Seconds of this process by purpose, and what the driver model cost in all processes of the run."""
+    """Seconds of this process by purpose, and what the driver model cost in all processes of the run.
+
+    Answers of iterations that no journal holds were paid for as well.
+    """
 
     iterations: int
     wall_s: float
@@ -44,7 +46,7 @@ class Stopwatch:
     def add(self, step: str, seconds: float) -> None:
         self._sums[step] = self._sums.get(step, 0.0) + seconds
 
-    def account(self, nodes: Sequence[Node], *, ended: str) -> Account:
+    def account(self, *, iterations: int, usage: Usage, ended: str) -> Account:
         """The sums so far."""
         wall = time.monotonic() - self._began
 
@@ -53,13 +55,13 @@ class Stopwatch:
 
         own = max(0.0, wall - total((*ASKING, *TRAINING, *GRADING)))
         return Account(
-            iterations=len(nodes),
+            iterations=iterations,
             wall_s=round(wall, 3),
             llm_s=round(total(ASKING), 3),
             training_s=round(total(TRAINING), 3),
             grading_s=round(total(GRADING), 3),
             own_s=round(own, 3),
             own_share=round(own / wall, 5) if wall > 0 else 0.0,
-            usage=sum((node.usage for node in nodes), Usage()),
+            usage=usage,
             ended=ended,
         )

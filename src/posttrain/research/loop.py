@@ -142,7 +142,9 @@ class Loop:
 
     def _account(self, ended: str) -> Account:
         """The account, also in summary.json; one that cannot be written is told and costs nothing else."""
-        account = self._watch.account(self._journal.nodes, ended=ended)
+        account = self._watch.account(
+            iterations=len(self._journal.nodes), usage=self._bench.llm.usage, ended=ended
+        )
         try:
             with boundary(PosttrainError, "research/summary.json"):
                 write_json(self._bench.places.summary, account)

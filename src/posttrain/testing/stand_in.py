@@ -72,7 +72,7 @@ def main(tool: str, turns: list[dict[str, Any]], argv: list[str]) -> int:
         print("Invalid API key", file=sys.stderr, flush=True)
         return 1
     turn = turns[min(number, len(turns) - 1)]
-    return _Tool(tool, workspace).play(turn)
+    return _Tool(tool, workspace, calls=number + 1).play(turn)
 
 
 def _record(path: Path, argv: list[str]) -> int:
@@ -88,7 +88,8 @@ def _record(path: Path, argv: list[str]) -> int:
 class _Tool:
     """Speaks one tool's JSON lines."""
 
-    def __init__(self, tool: str, workspace: Path) -> None:
+    def __init__(self, tool: str, workspace: Path, *, calls: int) -> None:
+        self._calls = calls
         self._events = _EVENTS[tool]
         self._workspace = workspace
 
@@ -113,7 +114,7 @@ class _Tool:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(turn.get("sleep", 0))
         code = int(turn.get("exit", 0))
-        self._tell(self._events["end"](code))
+        self._tell(self._events["end"](code, self._calls))
         return code
 
     def _shell(self, command: str) -> None:
@@ -159,7 +160,7 @@ _EVENTS: Mapping[str, Mapping[str, Any]] = {
             ),
             _claude("user", {"type": "tool_result", "tool_use_id": "t", "content": told}),
         ],
-        "end": lambda code: [
+        "end": lambda code, _: [
             {
                 "type": "result",
                 "subtype": "success" if code == 0 else "error_during_execution",
@@ -187,12 +188,16 @@ _EVENTS: Mapping[str, Mapping[str, Any]] = {
                 },
             ),
         ],
-        "end": lambda code: [
+        "end": lambda code, calls: [
             {"type": "turn.failed", "error": {"message": "stream disconnected"}}
             if code
             else {
                 "type": "turn.completed",
-                "usage": {"input_tokens": 100, "cached_input_tokens": 90, "output_tokens": 20},
+                "usage": {  # of the whole conversation
+                    "input_tokens": 100 * calls,
+                    "cached_input_tokens": 90 * calls,
+                    "output_tokens": 20 * calls,
+                },
             }
         ],
     },
@@ -211,7 +216,7 @@ _EVENTS: Mapping[str, Mapping[str, Any]] = {
             },
             {"type": "tool_result", "tool_id": "t", "status": "success", "output": told},
         ],
-        "end": lambda code: [
+        "end": lambda code, _: [
             {
                 "type": "result",
                 "status": "error" if code else "success",
@@ -233,7 +238,7 @@ _EVENTS: Mapping[str, Mapping[str, Any]] = {
                 },
             )
         ],
-        "end": lambda code: [
+        "end": lambda code, _: [
             {"type": "error", "sessionID": SESSION, "error": {"name": "APIError", "data": {"message": "500"}}}
             if code
             else _opencode(
@@ -258,7 +263,7 @@ _EVENTS: Mapping[str, Mapping[str, Any]] = {
             {"kind": "action", "tool": "terminal", "arguments": {"command": command}},
             {"kind": "observation", "tool": "terminal", "text": told},
         ],
-        "end": lambda code: [
+        "end": lambda code, _: [
             {"kind": "error", "text": "LLM failed"}
             if code
             else {"kind": "usage", "input_tokens": 100, "output_tokens": 20, "dollars": 0.25}

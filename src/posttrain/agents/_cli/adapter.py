@@ -59,6 +59,9 @@ class Heard:
     worked: bool = False
     """A tool was used, so the model does more than talk."""
     usage: Usage | None = None
+    """Of this turn, or a part of it."""
+    total: Usage | None = None
+    """Of the whole conversation so far, from a tool that tells that instead."""
 
 
 class Adapter(Protocol):

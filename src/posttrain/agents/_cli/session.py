@@ -18,14 +18,14 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
-from typing import IO
 
 from posttrain.agents._cli import clock, prompts
-from posttrain.agents._cli.adapter import Adapter, Heard, Place, Usage
+from posttrain.agents._cli.adapter import Adapter, Place, Usage
+from posttrain.agents._cli.listener import Listener
 from posttrain.agents._cli.trace import Trace
-from posttrain.core.errors import PosttrainError, boundary
 from posttrain.infra.files import write_json
 
 NO_KEY = 2
@@ -33,22 +33,20 @@ NO_PROGRAM = 127
 """As a shell says it."""
 CANNOT_START = 126
 _STOPPED = 143
-_LONGEST_LINE = 16 * 2**20
-_LAST_WORDS_S = 2.0
-"""For output that is still in the pipe when a tool has ended; what it left running may hold the pipe open."""
 _MOST_FAILURES = 3
 _MOST_IDLE = 3
 _SHORT_S = 10.0
 """A turn that is over sooner is followed by a pause, twice as long each time: every prompt costs money."""
 _LONGEST_PAUSE_S = 120.0
-_MOST_PLAIN = 5000
-"""Lines of a turn, other than events, that the log shows; the trace has them all."""
 _SECRET_ENDINGS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 _SHORTEST_SECRET = 8
 
 
 def run(adapter: Adapter, argv: Sequence[str], env: Mapping[str, str]) -> int:
     """The exit code of an agent's program. With `--version` the tool tells its version, and that is all."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        # whatever the locale: the log is read as UTF-8, and models write in any language
+        sys.stdout.reconfigure(encoding="utf-8", errors="replace")
     program = _program(adapter, env)
     if program is None:
         print(
@@ -91,6 +89,37 @@ class _Ended:
     seconds: float
 
 
+@dataclass
+class _State:
+    """What outlives the process, in `.agent/state.json`."""
+
+    session: str | None = None
+    """The conversation that goes on."""
+    spent: Usage = field(default_factory=Usage)
+    """What was told turn by turn, and what was told of conversations that are over."""
+    total: Usage = field(default_factory=Usage)
+    """What is told of this conversation as a whole, by tools that tell that."""
+
+    @classmethod
+    def read(cls, path: Path) -> _State:
+        """As an interrupted run left it; empty where it cannot be read."""
+        try:
+            kept = json.loads(path.read_text("utf-8"))
+            session = kept["session"]
+            spent, total = (Usage() + Usage(**kept.get(name, {})) for name in ("spent", "total"))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return cls()
+        return cls(session if isinstance(session, str) else None, spent, total)
+
+    def count(self, turn: Usage, total: Usage | None) -> None:
+        self.spent += turn
+        self.total = total or self.total
+
+    def leave(self) -> None:
+        """The next conversation is another one."""
+        self.session, self.spent, self.total = None, self.spent + self.total, Usage()
+
+
 class _Session:
     """One conversation of a tool, from its first prompt to the last."""
 
@@ -107,20 +136,18 @@ class _Session:
             secrets=[value for value in secrets if len(value) >= _SHORTEST_SECRET],
         )
         self._child: subprocess.Popen[bytes] | None = None
+        self._env: dict[str, str] = {}
         self._stopping = threading.Event()
-        self._usage = Usage()
-        self._conversation = self._known_conversation() if env.get("POSTTRAIN_RESUMED") else None
+        self._state = _State.read(self._own / "state.json") if env.get("POSTTRAIN_RESUMED") else _State()
 
     def run(self) -> int:
         """Prompt until the time, the ideas or the patience are used up."""
         signal.signal(signal.SIGTERM, self._stop)
-        tool_env = self._prepare()
-        turn, failures, idle, worked, failed = 1, 0, 0, False, None
-        short = 0
+        self._env = self._prepare()
+        turn, failures, idle, short, failed = 1, 0, 0, 0, None
+        worked = self._state.session is not None  # an interrupted run's conversation is worth more than a try
         while True:
-            if not (self._own / "bin" / "timer").is_file():
-                tool_env = self._prepare()  # a tool may clean up more than its own
-            ended = self._turn(turn, tool_env, failed)
+            ended = self._turn(turn, failed)
             short = short + 1 if ended.seconds < _SHORT_S else 0
             worked = worked or ended.worked
             if self._stopping.is_set():
@@ -133,8 +160,8 @@ class _Session:
                 if not worked or failures >= _MOST_FAILURES:
                     self._trace.say(f"{self._adapter.name} failed: exit code {ended.code}")
                     return ended.code
-                if not ended.events:
-                    self._conversation = None  # it could not be continued
+                if not ended.events or (failures > 1 and not ended.worked):
+                    self._begin_anew()
                 if self._stopping.wait(min(5.0 * 4 ** (failures - 1), max(0.0, self._left()))):
                     return _STOPPED
             why = self._why_not_again(turn, idle)
@@ -193,60 +220,67 @@ class _Session:
             return f"(version unknown: {error})"
         return (asked.stdout.strip() or asked.stderr.strip() or "?").splitlines()[0]
 
-    def _turn(self, turn: int, env: Mapping[str, str], failed: int | None) -> _Ended:
+    def _turn(self, turn: int, failed: int | None) -> _Ended:
         """One prompt, and what the tool does with it, to its end."""
-        place = self._place
-        first = turn == 1 or self._conversation is None
+        place, session = self._place, self._state.session
+        first = turn == 1 or session is None
         prompt = prompts.render(1 if first else turn, workspace=place.workspace, env=place.env, failed=failed)
-        asked = self._own / f"prompt-{turn}.md"
-        asked.write_text(prompt, "utf-8")
-        argv = self._adapter.argv(place, session=self._conversation)
+        argv = [self._program, *self._adapter.argv(place, session=session)]
         self._trace.say(f"--- prompt {turn}, {clock.told(self._left())} left")
-        self._trace.event(turn, argv=[self._program, *argv], prompt=prompt)
+        self._trace.event(turn, argv=argv, prompt=prompt)
         began = time.monotonic()
-        listener = _Listener(self._adapter, self._trace, turn)
-        with asked.open("rb") as stdin:
-            try:
-                child = subprocess.Popen(
-                    [self._program, *argv],
-                    cwd=place.workspace,
-                    env=dict(env),
-                    stdin=stdin,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                )
-            except OSError as error:
-                self._trace.say(_cannot_start(self._program, error))
-                return _Ended(CANNOT_START, 0, worked=False, seconds=0.0)
-        self._child = child
+        try:
+            child = self._start(argv, self._own / f"prompt-{turn}.md", prompt)
+        except OSError as error:
+            self._trace.say(_cannot_start(self._program, error))
+            return _Ended(CANNOT_START, 0, worked=False, seconds=0.0)
         assert child.stdout is not None
         assert child.stderr is not None
+        listener = Listener(self._adapter, self._trace, turn, conversation=self._converse)
         listener.listen(child.stdout, child.stderr)
         code = child.wait()
         listener.finish()  # the pipes stay open: what the tool left running may still write into them
         seconds = round(time.monotonic() - began, 1)
         ended = _Ended(code if code >= 0 else 128 - code, listener.events, listener.worked, seconds)
-        self._remember(turn, listener)
+        self._state.count(listener.usage, listener.total)
+        self._keep_state()
         self._trace.event(turn, ended={"exit_code": ended.code, "seconds": seconds, **self._used()})
         self._trace.say(f"--- turn {turn} ended with exit code {ended.code} after {clock.told(seconds)}")
         return ended
 
-    def _remember(self, turn: int, listener: _Listener) -> None:
-        self._usage += listener.usage
-        self._conversation = listener.session or self._conversation
-        self._own.mkdir(exist_ok=True)
-        write_json(self._own / "state.json", {"session": self._conversation, "turns": turn})
+    def _start(self, argv: Sequence[str], asked: Path, prompt: str) -> subprocess.Popen[bytes]:
+        if not (self._own / "bin" / "timer").is_file():
+            self._env = self._prepare()  # a tool may clean up more than its own
+        asked.write_text(prompt, "utf-8")
+        with asked.open("rb") as stdin:
+            self._child = subprocess.Popen(
+                argv,
+                cwd=self._place.workspace,
+                env=self._env,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        return self._child
 
-    def _known_conversation(self) -> str | None:
-        """The conversation that an interrupted run was in."""
-        try:
-            session = json.loads((self._own / "state.json").read_text("utf-8"))["session"]
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
-        return session if isinstance(session, str) else None
+    def _converse(self, session: str) -> None:
+        """Kept at once: an interrupted run goes on with the conversation that it was in."""
+        if session != self._state.session:
+            self._state.session = session
+            self._keep_state()
+
+    def _begin_anew(self) -> None:
+        """The conversation cannot be gone on with."""
+        self._state.leave()
+        self._keep_state()
+
+    def _keep_state(self) -> None:
+        with suppress(OSError):  # a full disk; the conversation itself goes on
+            self._own.mkdir(exist_ok=True)
+            write_json(self._own / "state.json", asdict(self._state))
 
     def _used(self) -> dict[str, float]:
-        usage = self._usage
+        usage = self._state.spent + self._state.total
         return {
             "input_tokens": usage.input_tokens,
             "output_tokens": usage.output_tokens,
@@ -257,99 +291,18 @@ class _Session:
         return clock.left(self._place.workspace, self._place.env)
 
     def _number(self, name: str, default: float) -> float:
+        stated = self._place.env.get(name) or default
         try:
-            return float(self._place.env.get(name) or default)
+            number = float(stated)
         except ValueError:
-            self._trace.say(f"{name}: {self._place.env[name]!r} is no number; {default:g} is taken")
+            number = math.nan
+        if not math.isfinite(number):
+            self._trace.say(f"{name}: {stated!r} is no number; {default:g} is taken")
             return default
+        return number
 
     def _stop(self, *_: object) -> None:
         """The lab ends the run; it signals the tool as well, we only see that it hears it."""
         self._stopping.set()
         if self._child is not None and self._child.poll() is None:
             self._child.terminate()
-
-
-class _Listener:
-    """Hears a tool on both of its streams until it has ended."""
-
-    def __init__(self, adapter: Adapter, trace: Trace, turn: int) -> None:
-        self._adapter = adapter
-        self._trace = trace
-        self._turn = turn
-        self._threads: list[threading.Thread] = []
-        self.session: str | None = None
-        self.worked = False
-        self.events = 0
-        self.usage = Usage()
-        self._plain = 0
-
-    def listen(self, stdout: IO[bytes], stderr: IO[bytes]) -> None:
-        for stream, kind in ((stdout, "event"), (stderr, "stderr")):
-            thread = threading.Thread(target=self._follow, args=(stream, kind), daemon=True)
-            thread.start()
-            self._threads.append(thread)
-
-    def finish(self) -> None:
-        """Take what is still in the pipes."""
-        until = time.monotonic() + _LAST_WORDS_S
-        for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))
-        self._trace.say()
-
-    def _follow(self, stream: IO[bytes], kind: str) -> None:
-        """To the end whatever comes: a pipe that nobody reads would stop the tool."""
-        for line in iter(lambda: stream.readline(_LONGEST_LINE), b""):
-            text = line.decode("utf-8", "replace").rstrip("\r\n")
-            if not text.strip():
-                continue
-            with suppress(PosttrainError), boundary(PosttrainError, "a line of the tool"):
-                self._take(text, kind)
-
-    def _take(self, text: str, kind: str) -> None:
-        event = _decoded(text) if kind == "event" else None
-        if event is None:
-            self._trace.event(self._turn, **{"stderr" if kind == "stderr" else "text": text})
-            self._plain += 1
-            if self._plain <= _MOST_PLAIN:
-                self._trace.say(text)
-            elif self._plain == _MOST_PLAIN + 1:
-                self._trace.say("… more lines stand in trace.jsonl")
-            return
-        self._trace.event(self._turn, event=event)
-        self.events += 1
-        heard = self._understood(event)
-        self.session = heard.session or self.session
-        self.worked = self.worked or heard.worked
-        self.usage += heard.usage or Usage()
-        if heard.piece:
-            self._trace.piece(heard.piece)
-        if heard.lines:
-            self._trace.say(*(line for line in heard.lines if line.strip()))
-
-    def _understood(self, event: dict[str, object]) -> Heard:
-        """What the adapter makes of it. An unknown shape is in the trace, and no reason to end."""
-        try:
-            heard = self._adapter.read(event)
-        except (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError):
-            return Heard()
-        return heard if _sound(heard) else Heard(worked=heard.worked)
-
-
-def _sound(heard: Heard) -> bool:
-    """Adapters pass on what events hold, which may be anything."""
-    usage = heard.usage or Usage()
-    counts = (usage.input_tokens, usage.output_tokens, usage.dollars)
-    return all(isinstance(text, str) for text in (*heard.lines, heard.piece, heard.session or "")) and all(
-        isinstance(count, int | float) and math.isfinite(count) for count in counts
-    )
-
-
-def _decoded(text: str) -> dict[str, object] | None:
-    """An event, if it is one that could be written down again."""
-    try:
-        event = json.loads(text)
-        json.dumps({"event": {"event": event}})
-    except (ValueError, RecursionError):
-        return None
-    return event if isinstance(event, dict) else None

@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -32,7 +33,7 @@ class Trace:
     def event(self, turn: int, **content: Any) -> None:
         """One line of the trace: when, which prompt it belongs to, and the content."""
         line = json.dumps({"t": round(time.time(), 3), "turn": turn, **content}, ensure_ascii=False)
-        with self._lock:
+        with self._lock, suppress(OSError):  # a full disk ends the record, not the run
             self._file.write(f"{self._clean(line)}\n")
             self._file.flush()
 
@@ -63,9 +64,9 @@ class Trace:
             )
         first, *rest = text.splitlines() or [""]
         stamp = time.strftime("%H:%M:%S")
-        print(
-            f"[{stamp}] {first}", *(f"{'':10} {line}" for line in rest), sep="\n", file=self._log, flush=True
-        )
+        lines = [f"[{stamp}] {first}", *(f"{'':10} {line}" for line in rest)]
+        with suppress(OSError):
+            print(*lines, sep="\n", file=self._log, flush=True)
 
     def _clean(self, text: str) -> str:
         for secret in self._secrets:

@@ -59,7 +59,8 @@ class Codex:
             return Heard(session=event["thread_id"])
         if kind == "turn.completed":
             usage = event["usage"]
-            return Heard(usage=Usage(usage["input_tokens"], usage["output_tokens"]))
+            # earlier turns of the conversation are counted again
+            return Heard(total=Usage(usage["input_tokens"], usage["output_tokens"]))
         if kind == "turn.failed":
             return Heard((f"error: {event['error']['message']}",))
         if kind == "error":

@@ -37,7 +37,6 @@ class _Talk:
         from openhands.sdk import Conversation
 
         self._out = out
-        self._tell(kind="conversation", id=str(conversation))
         llm = _llm(os.environ)
         self._conversation = Conversation(
             agent=_agent(llm),
@@ -51,6 +50,7 @@ class _Talk:
             delete_on_close=False,
         )
         self._used = self._usage()
+        self._tell(kind="conversation", id=str(conversation))  # one that can be gone on with
 
     def turn(self, prompt: str) -> int:
         from openhands.sdk.conversation.exceptions import ConversationRunError
