@@ -9,7 +9,8 @@ inside them, around each call of the model's `generate`. Cold is `posttrain grad
 a checkpoint handed to a worker that has graded another one: copied into the lab, loaded, asked and scored.
 
 Each peer is tried with every batch size of --batches that is not more than the items, and counts with its
-best; we take the size of the faster peer.
+best; warm takes the size of the faster peer. Cold is the command line with the plan it makes for this machine,
+so only what it spends beside generation is held against a bar.
 Exits 1 unless all bars hold: fixed cost warm at most 1 s, cold at most twice what importing torch and
 transformers and loading the model take here and now; 8 items: warm at most a third of the faster peer in
 all and a tenth beside generation; 64 items: at most 0.8 of it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -22,9 +22,9 @@ def requests(count: int) -> list[Asked]:
     return [Asked(index, (1,) * (count - index), 4, random.Random(index)) for index in range(count)]
 
 
-def answer_all(asked: Sequence[Asked], report: Callable[[Answered], None]) -> None:
+def answer_all(asked: Sequence[Asked]) -> Iterator[Answered]:
     for one in asked:
-        report(Answered(one.index, Output(text=f"{os.getpid()}", tokens=len(one.tokens))))
+        yield Answered(one.index, Output(text=f"{os.getpid()}", tokens=len(one.tokens)))
 
 
 def collected(lanes: int, count: int, work=answer_all) -> dict[int, Output]:
@@ -51,12 +51,12 @@ def test_every_request_is_answered_once(lanes: int, processes: int) -> None:
     assert (str(os.getpid()) in {output.text for output in found.values()}) == (lanes == 1)
 
 
-def killed(asked: Sequence[Asked], report: Callable[[Answered], None]) -> None:
-    answer_all(asked[:1], report)
+def killed(asked: Sequence[Asked]) -> Iterator[Answered]:
+    yield from answer_all(asked[:1])
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def raising(asked: Sequence[Asked], report: Callable[[Answered], None]) -> None:
+def raising(asked: Sequence[Asked]) -> Iterator[Answered]:
     raise ValueError("broken")
 
 

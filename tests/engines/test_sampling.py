@@ -55,3 +55,11 @@ def test_a_penalty_lowers_only_what_was_seen() -> None:
     seen = torch.tensor([[True, False, True]])
     chosen = sampler(repetition_penalty=1.2).choose(logits, seen=seen, generators=[])
     assert chosen.tolist() == [1]
+
+
+@pytest.mark.parametrize("temperature", [1e-45, 1e-38, 1e-6])
+def test_next_to_no_temperature_is_none(temperature: float) -> None:
+    """Logits divided by it are not finite, and a draw from those is any token at all."""
+    logits = torch.tensor([[1.0, 9.0, 8.9, -3.0]])
+    chosen = sampler(temperature=temperature).choose(logits, seen=None, generators=[random.Random(1)])
+    assert chosen.tolist() == [1]

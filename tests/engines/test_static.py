@@ -11,7 +11,6 @@ import pytest
 from posttrain.core.errors import DeviceBusy
 from posttrain.core.scores import Output
 from posttrain.core.specs import GenerationSettings
-from posttrain.engines.batching import Answered
 from posttrain.engines.fitting import fit_requests
 
 from .conftest import CHAT, QUESTIONS, ask
@@ -35,16 +34,14 @@ def static_outputs(
     fitted = fit_requests(prompts, rendered, settings, numeric=PLAN, max_length=None)
     requests = fitted.requests
     outputs: list[Output | None] = [None] * len(requests)
-
-    def report(answered: Answered) -> None:
-        outputs[answered.index] = answered.output
-
-    (static or static_engine(engine, rows=rows)).answer(
+    writing = (static or static_engine(engine, rows=rows)).answer(
         requests,
         sampler=Sampler(settings),
         stops=Stops(engine._tokenizer, ids=engine._stop_ids, texts=settings.stop),
-        report=report,
     )
+    with torch.inference_mode():
+        for answered in writing:
+            outputs[answered.index] = answered.output
     return outputs
 
 

@@ -7,7 +7,7 @@ numbers and with them the same texts.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -213,11 +213,7 @@ def answer_rows(
     rows: int,
     sampler: Sampler,
     stops: Stops,
-    report: Callable[[Answered], None],
-) -> None:
-    """Write every answer, `rows` at a time in the order given, and report each when it is complete."""
-    if not requests:
-        return
-    with torch.inference_mode():
-        for answered in Batch(decoder, requests, rows=rows, sampler=sampler, stops=stops).run():
-            report(answered)
+) -> Iterator[Answered]:
+    """Every answer when it is complete, `rows` at a time in the order given."""
+    if requests:
+        yield from Batch(decoder, requests, rows=rows, sampler=sampler, stops=stops).run()

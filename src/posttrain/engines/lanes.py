@@ -13,7 +13,7 @@ import selectors
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import BinaryIO, NoReturn, TypeVar
 
@@ -28,7 +28,7 @@ _ANSWER: TypeAdapter[tuple[int, Output]] = TypeAdapter(tuple[int, Output])
 _T = TypeVar("_T")
 
 Report = Callable[[Answered], None]
-Work = Callable[[Sequence[Asked], Report], None]
+Work = Callable[[Sequence[Asked]], Iterator[Answered]]
 
 
 def deal(requests: Sequence[_T], lanes: int) -> list[list[_T]]:
@@ -46,7 +46,8 @@ def run_lanes(requests: Sequence[Asked], work: Work, *, lanes: int, threads: int
     """
     if lanes == 1:
         torch.set_num_threads(threads)
-        work(requests, report)
+        for answered in work(requests):
+            report(answered)
         return
     torch.set_num_threads(1)
     hands = deal(requests, lanes)
@@ -75,7 +76,8 @@ def _lane(hand: Sequence[Asked], work: Work, *, threads: int, pipe: int) -> NoRe
     try:
         torch.set_num_threads(threads)
         with os.fdopen(pipe, "wb", buffering=0) as replies:
-            work(hand, lambda answered: _write(replies, answered))
+            for answered in work(hand):
+                _write(replies, answered)
         code = 0
     finally:
         if code:

@@ -5,7 +5,7 @@ The way for architectures that `decoder` does not compute: slower, and as genera
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -65,13 +65,12 @@ def answer_padded(
     rows: int,
     sampler: Sampler,
     stops: Stops,
-    report: Callable[[Answered], None],
-) -> None:
+) -> Iterator[Answered]:
     """As `batching.answer_rows`, in batches that end when their last row does."""
     for start in range(0, len(requests), rows):
         batch = requests[start : start + rows]
         for asked, answer in zip(batch, _generate(model, batch, sampler, stops), strict=True):
-            report(Answered(asked.index, _output(answer, asked, stops)))
+            yield Answered(asked.index, _output(answer, asked, stops))
 
 
 def _generate(model: Any, batch: Sequence[Asked], sampler: Sampler, stops: Stops) -> list[list[int]]:
@@ -80,16 +79,15 @@ def _generate(model: Any, batch: Sequence[Asked], sampler: Sampler, stops: Stops
     tokens = torch.tensor([[0] * (width - len(asked.tokens)) + list(asked.tokens) for asked in batch])
     mask = torch.tensor([[0] * (width - len(asked.tokens)) + [1] * len(asked.tokens) for asked in batch])
     vocabulary = model.get_output_embeddings().out_features
-    with torch.inference_mode():
-        whole = model.generate(
-            input_ids=tokens.to(model.device),
-            attention_mask=mask.to(model.device),
-            generation_config=GenerationConfig(
-                max_new_tokens=max(asked.limit for asked in batch), do_sample=False, pad_token_id=0
-            ),
-            logits_processor=LogitsProcessorList([_Chosen(batch, sampler, vocabulary, model.device)]),
-            stopping_criteria=StoppingCriteriaList([_Ended(batch, stops, width)]),
-        )
+    whole = model.generate(
+        input_ids=tokens.to(model.device),
+        attention_mask=mask.to(model.device),
+        generation_config=GenerationConfig(
+            max_new_tokens=max(asked.limit for asked in batch), do_sample=False, pad_token_id=0
+        ),
+        logits_processor=LogitsProcessorList([_Chosen(batch, sampler, vocabulary, model.device)]),
+        stopping_criteria=StoppingCriteriaList([_Ended(batch, stops, width)]),
+    )
     answers: list[list[int]] = whole[:, width:].tolist()
     return answers
 

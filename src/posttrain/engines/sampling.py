@@ -10,6 +10,8 @@ import torch
 from posttrain.core.specs import GenerationSettings
 
 _BLOCK = 128
+_COLDEST = 1e-5
+"""A lower temperature is none: logits divided by it are no longer finite. vLLM's own bound."""
 
 
 class Sampler:
@@ -17,7 +19,7 @@ class Sampler:
 
     def __init__(self, settings: GenerationSettings) -> None:
         self._settings = settings
-        self.greedy = settings.temperature == 0.0
+        self.greedy = settings.temperature < _COLDEST
         self.penalizes = settings.repetition_penalty != 1.0
 
     def choose(

@@ -6,7 +6,7 @@ number of steps, never when it happens to have time. So the same plan gives the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -49,29 +49,19 @@ class StaticEngine:
         self._prefill = max(_FEWEST_PREFILL_TOKENS, min(PREFILL_TOKENS, fitting))
         self._kept: tuple[object, StaticDecoder] | None = None
 
-    def answer(
-        self,
-        requests: Sequence[Asked],
-        *,
-        sampler: Sampler,
-        stops: Stops,
-        report: Callable[[Answered], None],
-    ) -> None:
-        """Write every answer and report each when it is complete."""
+    def answer(self, requests: Sequence[Asked], *, sampler: Sampler, stops: Stops) -> Iterator[Answered]:
+        """Every answer when it is complete."""
         if not requests:
             return
-        with torch.inference_mode():
-            static = self._prepared(requests, sampler)
-            batch = Batch(
-                static,
-                requests,
-                sampler=sampler,
-                stops=stops,
-                decoder=self._decoder,
-                prefill_tokens=self._prefill,
-            )
-            for answered in batch.run():
-                report(answered)
+        batch = Batch(
+            self._prepared(requests, sampler),
+            requests,
+            sampler=sampler,
+            stops=stops,
+            decoder=self._decoder,
+            prefill_tokens=self._prefill,
+        )
+        yield from batch.run()
 
     def _prepared(self, requests: Sequence[Asked], sampler: Sampler) -> StaticDecoder:
         capacity = max(len(asked.tokens) + asked.limit for asked in requests) + STEPS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -142,25 +142,21 @@ class TransformersEngine:
     def _answer(self, requests: Sequence[Asked], generation: GenerationSettings, report: Report) -> None:
         numeric = self._numeric
         stops = Stops(self._tokenizer, ids=self._stop_ids, texts=generation.stop)
-        if self._static is not None:
-            self._static.answer(requests, sampler=Sampler(generation), stops=stops, report=report)
-            return
-        work = self._work(generation, stops)
-        run_lanes(requests, work, lanes=numeric.lanes, threads=numeric.threads, report=report)
+        sampler, static, decoder = Sampler(generation), self._static, self._decoder
 
-    def _work(
-        self, generation: GenerationSettings, stops: Stops
-    ) -> Callable[[Sequence[Asked], Report], None]:
-        rows, sampler, decoder = self._numeric.rows, Sampler(generation), self._decoder
+        def write(requests: Sequence[Asked]) -> Iterator[Answered]:
+            if static is not None:
+                return static.answer(requests, sampler=sampler, stops=stops)
+            if decoder is not None:
+                return answer_rows(decoder, requests, rows=numeric.rows, sampler=sampler, stops=stops)
+            return answer_padded(self._model, requests, rows=numeric.rows, sampler=sampler, stops=stops)
 
-        def by_slots(requests: Sequence[Asked], report: Report) -> None:
-            assert decoder is not None
-            answer_rows(decoder, requests, rows=rows, sampler=sampler, stops=stops, report=report)
-
-        def padded(requests: Sequence[Asked], report: Report) -> None:
-            answer_padded(self._model, requests, rows=rows, sampler=sampler, stops=stops, report=report)
-
-        return padded if decoder is None else by_slots
+        with torch.inference_mode():
+            if static is not None:
+                for answered in write(requests):
+                    report(answered)
+            else:
+                run_lanes(requests, write, lanes=numeric.lanes, threads=numeric.threads, report=report)
 
 
 class _Rendered:
