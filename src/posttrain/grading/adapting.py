@@ -13,11 +13,11 @@ import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
-from posttrain.core.engine import Generated, Progress, Prompt, PromptSettings
+from posttrain.core.engine import Progress, PromptSettings
 from posttrain.core.errors import InfrastructureError, PluginError
 from posttrain.core.scores import Evaluation, Item, ItemResult, Output
 from posttrain.core.specs import GenerationSettings, TaskSpec
@@ -28,10 +28,10 @@ from posttrain.evaluators.opencompass.settings import (
     config_name,
     read_settings,
 )
-from posttrain.evaluators.selfcheck import SelfCheck
-from posttrain.grading.endpoint import BY_ARRIVAL, Endpoint, Question, Served
+from posttrain.grading.endpoint import BY_ARRIVAL, Endpoint, Served
 from posttrain.grading.server import GradingServer, bind_tcp, bind_unix
 from posttrain.grading.views import WorkerViews
+from posttrain.grading.waves import Answering, Places, Waves, question_of
 from posttrain.infra.processes import Child, Command, Spawner
 from posttrain.infra.sandbox import Relay, View
 from posttrain.infra.tool_envs.environments import ToolEnv
@@ -41,8 +41,6 @@ WAVE = 128
 _PORT = 8000
 """On the tool's own loopback, where nothing else listens."""
 _POLL_S = 0.2
-_REHEARSED = 8
-"""Items that a rehearsal asks."""
 _TAIL = 600
 _NO_ITEMS = "OpenCompass judged no single items here: the improvement has no interval"
 
@@ -98,17 +96,15 @@ class Adapter:
             raise PluginError(f"{self.task.id}: generation.samples: OpenCompass counts one answer an item")
         work = logs / "opencompass"
         shutil.rmtree(work, ignore_errors=True)  # of an attempt that failed
-        engine = _Engine(worker, self, progress)
-        key = secrets.token_urlsafe(24)
-        wave = min(WAVE, len(self.items))
-        places = _Places(self.items)
-        endpoint = Endpoint(
-            engine.answer,
+        waves = Waves(
+            worker,
+            prompt=self.prompt,
+            generation=self.generation,
             expected=len(self.items),
-            wave=wave,
-            key=key,
-            place=lambda question: places(question.turns[-1].content),
+            progress=progress,
         )
+        key, wave = secrets.token_urlsafe(24), min(WAVE, len(self.items))
+        endpoint = self._endpoint(waves, key=key, wave=wave)
         with ExitStack() as stack:
             door = stack.enter_context(_doorway(views))
             stack.enter_context(endpoint)
@@ -122,7 +118,17 @@ class Adapter:
                 raise
         evaluation, outputs = self._read(work, endpoint.served)
         arrival = (BY_ARRIVAL,) if endpoint.served.by_arrival else ()
-        return Adapted(evaluation, outputs, engine.generation_s, (*engine.warnings, *arrival))
+        return Adapted(evaluation, outputs, waves.generation_s, (*waves.warnings, *arrival))
+
+    def _endpoint(self, waves: Waves, *, key: str, wave: int) -> Endpoint:
+        places = Places(self.items)
+        return Endpoint(
+            waves.answer,
+            expected=len(self.items),
+            wave=wave,
+            key=key,
+            place=lambda question: places(question.turns[-1].content),
+        )
 
     def _prepare(self, work: Path, endpoint: inputs.Endpoint, *, wave: int) -> None:
         work.mkdir(parents=True)
@@ -217,133 +223,6 @@ class Adapter:
         return read_settings(self.task.evaluator_settings, where=self.task.id)
 
 
-class _Places:
-    """Which item a question is about, so that batches are those of our own evaluators on the same prompts."""
-
-    def __init__(self, items: Sequence[Item]) -> None:
-        self._asked = [_question(item) for item in items]
-
-    def __call__(self, words: str) -> int:
-        """The item's number; behind all items for words that are about none of them."""
-        found = [number for number, asked in enumerate(self._asked) if asked and asked in words]
-        return max(found, key=lambda number: len(self._asked[number]), default=len(self._asked))
-
-
-class Answering(Protocol):
-    """What answers the tool's questions: an engine worker, or a rehearsal."""
-
-    def generate(
-        self,
-        prompts: Sequence[Prompt],
-        *,
-        prompt: PromptSettings,
-        generation: GenerationSettings,
-        progress: Progress | None = None,
-    ) -> Generated:
-        """Answers in the order of the prompts."""
-        ...
-
-    def stop(self) -> None:
-        """Give up what is being answered."""
-        ...
-
-
-class Rehearsal:
-    """Answers with the gold answers of the items, or with nothing: does the tool judge as it should?"""
-
-    def __init__(self, items: Sequence[Item], kind: Literal["gold", "empty"]) -> None:
-        self._items = items
-        self._kind = kind
-
-    def generate(
-        self,
-        prompts: Sequence[Prompt],
-        *,
-        prompt: PromptSettings,  # noqa: ARG002
-        generation: GenerationSettings,  # noqa: ARG002
-        progress: Progress | None = None,  # noqa: ARG002
-    ) -> Generated:
-        texts = [self._gold(each) if self._kind == "gold" else "" for each in prompts]
-        return Generated(outputs=tuple(Output(text=text, tokens=0) for text in texts), generation_s=0.0)
-
-    def stop(self) -> None:
-        """There is nothing to give up."""
-
-    def _gold(self, prompt: Prompt) -> str:
-        """The gold answer of the item whose question stands in the prompt's last turn."""
-        asked = prompt.turns[-1].content
-        known = (item for item in self._items if _question(item) and _question(item) in asked)
-        found = max(known, key=lambda item: len(_question(item)), default=None)
-        return "" if found is None else str(found.fields.get("answer", ""))
-
-
-def _question(item: Item) -> str:
-    return str(item.fields.get("question", ""))
-
-
-def rehearse(adapter: Adapter, logs: Path, *, spawner: Spawner, views: WorkerViews) -> SelfCheck:
-    """Let the tool judge gold answers and empty ones to a few items; PluginError unless gold is better."""
-    few = replace(adapter, items=adapter.items[:_REHEARSED])
-    scores: dict[str, float] = {}
-    for kind in ("gold", "empty"):
-        place = logs / kind
-        place.mkdir(parents=True, exist_ok=True)
-        given = few.grade(Rehearsal(few.items, kind), place, spawner=spawner, views=views, progress=None)
-        scores[kind] = given.evaluation.score.value
-    check = SelfCheck(gold=scores["gold"], empty=scores["empty"], n=len(few.items))
-    if not adapter.task.metric.better(scores["gold"], scores["empty"]):
-        raise PluginError(f"{adapter.task.id}: OpenCompass judges {check.told}")
-    if 0.0 < scores["gold"] <= 1.0:
-        raise PluginError(
-            f"{adapter.task.id}: OpenCompass gives gold answers {scores['gold']:g}: "
-            f"{adapter.settings.metric} is a share of 1, and a number from 0 to 100 is needed"
-        )
-    if (scores["gold"], scores["empty"]) == (100.0, 0.0):
-        return check
-    told = f"OpenCompass gives gold answers {scores['gold']:.1f} and empty ones {scores['empty']:.1f}"
-    return check.model_copy(update={"warnings": (told,)})
-
-
-class _Engine:
-    """Answers a wave by the worker, under the plan's prompt style, stops and limits."""
-
-    def __init__(self, worker: Answering, adapter: Adapter, progress: Progress | None) -> None:
-        self._worker = worker
-        self._adapter = adapter
-        self._progress = progress
-        self._done = 0
-        self.generation_s = 0.0
-        self.warnings: tuple[str, ...] = ()
-
-    def answer(self, questions: Sequence[Question]) -> Sequence[Output]:
-        """One output a question; equal questions are asked once."""
-        given: dict[Question, Output] = {}
-        most = self._adapter.generation.max_new_tokens
-        for limit in sorted({min(question.limit or most, most) for question in questions}):
-            unique = list(dict.fromkeys(q for q in questions if min(q.limit or most, most) == limit))
-            given |= zip(unique, self._outputs(unique, limit), strict=True)
-        self._done += len(questions)
-        return [given[question] for question in questions]
-
-    def _outputs(self, questions: Sequence[Question], limit: int) -> Sequence[Output]:
-        generated = self._worker.generate(
-            [Prompt(id=question.id, turns=question.turns) for question in questions],
-            prompt=self._adapter.prompt,
-            generation=self._adapter.generation.model_copy(update={"max_new_tokens": limit}),
-            progress=self._tell,
-        )
-        self.generation_s += generated.generation_s
-        self.warnings = tuple(dict.fromkeys((*self.warnings, *generated.warnings)))
-        if len(generated.outputs) != len(questions):
-            raise InfrastructureError(f"the engine gave {len(generated.outputs)} of {len(questions)} answers")
-        return generated.outputs
-
-    def _tell(self, done: int, total: int) -> None:  # noqa: ARG002 - the whole is known better here
-        if self._progress is not None:
-            whole = len(self._adapter.items)
-            self._progress(min(self._done + done, whole), whole)
-
-
 @dataclass(frozen=True)
 class _Door:
     listener: socket.socket
@@ -384,9 +263,9 @@ def _ours(said: results.Said, served: Served) -> Output:
 
 def _require_order(subset: results.Subset, predictions: Sequence[results.Said]) -> None:
     """A tool that shuffles its rows would have items judged by each other's answers."""
-    places = _Places(subset.items)
+    places = Places(subset.items)
     for number, (item, said) in enumerate(zip(subset.items, predictions, strict=True)):
-        if _question(item) not in said.question and places(said.question) < len(subset.items):
+        if question_of(item) not in said.question and places(said.question) < len(subset.items):
             raise results.UnreadResult(
                 f"OpenCompass: {subset.abbr}: prediction {number} is about another item than row {number}"
             )

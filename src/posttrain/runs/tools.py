@@ -10,7 +10,8 @@ from posttrain.core.specs import TaskSpec
 from posttrain.evaluators.opencompass.inputs import find_config
 from posttrain.evaluators.opencompass.settings import TOOL, config_name, is_opencompass, read_settings
 from posttrain.evaluators.selfcheck import SelfCheck
-from posttrain.grading.adapting import Adapter, Tool, rehearse
+from posttrain.grading.adapting import Adapter, Tool
+from posttrain.grading.rehearsal import rehearse
 from posttrain.grading.views import WorkerViews
 from posttrain.infra.processes import Spawner
 from posttrain.infra.tool_envs.environments import package_folder, require
