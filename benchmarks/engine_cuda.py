@@ -40,7 +40,8 @@ from posttrain.core.scores import Item
 from posttrain.core.specs import GenerationSettings, TaskSpec
 from posttrain.engines.client import EngineWorker
 from posttrain.engines.transformers_engine import TransformersEngine
-from posttrain.grading.workers import Assessor, Exam
+from posttrain.grading.exam import Exam
+from posttrain.grading.workers import Assessor
 from posttrain.infra.processes import Spawner
 
 SETTINGS = PromptSettings(style="chat", template="{question}", answer_template="{answer}")

@@ -9,8 +9,8 @@ inside them, around each call of the model's `generate`. Cold is `posttrain grad
 a checkpoint handed to a worker that has graded another one: copied into the lab, loaded, asked and scored.
 
 Each peer is tried with every batch size of --batches that is not more than the items, and counts with its
-best; warm takes the size of the faster peer. Cold is the command line with the plan it makes for this machine,
-so only what it spends beside generation is held against a bar.
+best; warm takes the size of the faster peer. Cold is the command line with the plan that it makes for this
+machine, so only what it spends beside generation is held against a bar.
 Exits 1 unless all bars hold: fixed cost warm at most 1 s, cold at most twice what importing torch and
 transformers and loading the model take here and now; 8 items: warm at most a third of the faster peer in
 all and a tenth beside generation; 64 items: at most 0.8 of it.
@@ -42,7 +42,8 @@ from posttrain.core.paths import RunPaths
 from posttrain.core.scores import Item
 from posttrain.core.specs import TaskSpec
 from posttrain.engines.plan import choose_engine, choose_numeric
-from posttrain.grading.workers import Assessor, Exam
+from posttrain.grading.exam import Exam
+from posttrain.grading.workers import Assessor
 from posttrain.infra.datasets import TaskSource
 from posttrain.infra.files import write_jsonl
 from posttrain.infra.model_folder import read_facts

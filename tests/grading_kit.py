@@ -34,12 +34,12 @@ from posttrain.engines.scripted import Script, write_scripted
 from posttrain.grading.answers import RulesNote
 from posttrain.grading.app import Service, build_app
 from posttrain.grading.client import Reply, call
+from posttrain.grading.exam import Exam
 from posttrain.grading.exports import Exports
 from posttrain.grading.grader import Grader
 from posttrain.grading.ledger import Ledger
 from posttrain.grading.server import GradingServer, base_url, bind_tcp
 from posttrain.grading.verdicts import Terms
-from posttrain.grading.workers import Exam
 from posttrain.testing.tiny import fine_tuned, tiny_model
 
 ITEMS = 200

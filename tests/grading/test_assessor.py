@@ -24,11 +24,12 @@ from posttrain.core.errors import (
 from posttrain.core.grading import SubmitRequest, Verdict
 from posttrain.core.paths import RunPaths
 from posttrain.engines.scripted import Script, write_scripted
+from posttrain.grading.exam import Exam, read_items
 from posttrain.grading.exports import Exports
 from posttrain.grading.grader import Grader
 from posttrain.grading.ledger import Ledger, verify
 from posttrain.grading.verdicts import Terms
-from posttrain.grading.workers import Assessor, Exam, read_items
+from posttrain.grading.workers import Assessor
 from posttrain.infra.processes import Spawner
 
 ITEMS = 40

@@ -20,7 +20,8 @@ from posttrain.core.errors import GradingTimeout, InfrastructureError, Unloadabl
 from posttrain.core.paths import RunPaths
 from posttrain.engines.scripted import Script
 from posttrain.grading import warm
-from posttrain.grading.workers import Assessor, Exam, read_items
+from posttrain.grading.exam import Exam, read_items
+from posttrain.grading.workers import Assessor
 from posttrain.infra.processes import Spawner
 from posttrain.testing.tiny import fine_tuned
 

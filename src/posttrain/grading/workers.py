@@ -15,13 +15,11 @@ from typing import Self
 from posttrain.checkpoints.assembly import complete_checkpoint
 from posttrain.checkpoints.comparing import compare_folders
 from posttrain.checkpoints.provenance import refuse_siblings
-from posttrain.core.engine import NumericPlan, Progress, Prompt, PromptSettings
-from posttrain.core.errors import DeviceBusy, GradingTimeout, InfrastructureError, Unloadable, boundary
-from posttrain.core.frozen import Frozen
-from posttrain.core.grading import Assessment, LoadReport, Provenance, Split
+from posttrain.core.engine import Progress
+from posttrain.core.errors import DeviceBusy, GradingTimeout, InfrastructureError, Unloadable
+from posttrain.core.grading import Assessment, LoadReport, Provenance
 from posttrain.core.paths import GradingFolder, RunPaths
-from posttrain.core.scores import Evaluation, Item, ItemResult, Output
-from posttrain.core.specs import GenerationSettings, TaskSpec
+from posttrain.core.scores import Evaluation, Output
 from posttrain.engines.client import EngineWorker
 from posttrain.evaluators.client import score
 from posttrain.evaluators.own import form_of
@@ -29,9 +27,9 @@ from posttrain.evaluators.selfcheck import scoring_job
 from posttrain.evaluators.stock import OWN
 from posttrain.grading.adapting import Adapter, Tool
 from posttrain.grading.asking import Asking
+from posttrain.grading.exam import Exam, keep_items
 from posttrain.grading.views import WorkerViews
 from posttrain.grading.warm import IDLE_S, Seat, WarmEngine
-from posttrain.infra.files import read_jsonl, write_jsonl
 from posttrain.infra.processes import KillMode, Spawner
 from posttrain.infra.sandbox import View
 
@@ -40,31 +38,6 @@ SAVE_AS_BASE = (
     "Save it with save_pretrained from a model of the base's own class, with the base's tensor names."
 )
 _OPEN = WorkerViews()
-
-
-@dataclass(frozen=True)
-class Exam:
-    """What every checkpoint of a run is asked on one split, and how its answers are judged."""
-
-    split: Split
-    task: TaskSpec
-    items: tuple[Item, ...]
-    prompts: tuple[Prompt, ...]
-    """One an item, in the order of the items."""
-    prompt: PromptSettings
-    generation: GenerationSettings
-    base: Path
-    """Folder of the base model."""
-    numeric: NumericPlan
-    tool: Tool | None = None
-    """What asks and judges instead of our own evaluators, where the task's evaluator is a tool's."""
-
-
-class ItemRecord(Frozen):
-    """One line of grading/<label>/items.jsonl. It holds texts of hidden items and stays with the lab."""
-
-    result: ItemResult
-    outputs: tuple[Output, ...]
 
 
 class Assessor:
@@ -161,7 +134,7 @@ class Assessor:
         with self._processes() as (spawner, stopped):
             answers = self._answers(folder, logs, spawner=spawner, gpu=gpu, stopped=stopped)
             evaluation = answers.evaluation or self._judged(answers.outputs, logs, spawner=spawner)
-        self._keep_items(evaluation, answers.outputs, logs)
+        keep_items(evaluation, answers.outputs, logs, samples=self._exam.generation.samples)
         return Assessment(
             split=self._exam.split,
             evaluation=_with_warnings(evaluation, answers.warnings),
@@ -329,15 +302,6 @@ class Assessor:
             gpu=gpu,
         )
 
-    def _keep_items(self, evaluation: Evaluation, outputs: tuple[Output, ...], logs: Path) -> None:
-        samples = self._exam.generation.samples
-        records = [
-            ItemRecord(result=result, outputs=outputs[k * samples : (k + 1) * samples])
-            for k, result in enumerate(evaluation.items)
-        ]
-        with boundary(InfrastructureError, "keeping item results"):
-            write_jsonl(GradingFolder(logs).items, records, durable=False)
-
     @contextmanager
     def _processes(self) -> Iterator[tuple[Spawner, threading.Event]]:
         """Where an attempt's children come from, and the sign that it is over.
@@ -410,8 +374,3 @@ def _with_warnings(evaluation: Evaluation, warnings: tuple[str, ...]) -> Evaluat
         return evaluation
     score = evaluation.score.model_copy(update={"warnings": (*evaluation.score.warnings, *warnings)})
     return evaluation.model_copy(update={"score": score})
-
-
-def read_items(folder: Path) -> tuple[ItemRecord, ...]:
-    """The items of a grading, in the order of the split; `folder` is grading/<label>."""
-    return tuple(ItemRecord.model_validate(row) for row in read_jsonl(GradingFolder(folder).items))

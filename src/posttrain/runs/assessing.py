@@ -12,7 +12,8 @@ from posttrain.core.grading import Assessment, Grade, Split
 from posttrain.core.paths import RunPaths
 from posttrain.core.scores import Evaluation
 from posttrain.core.specs import GenerationSettings, TaskSpec
-from posttrain.grading.workers import Assessor, Exam, read_items
+from posttrain.grading.exam import Exam, read_items
+from posttrain.grading.workers import Assessor
 from posttrain.runs.isolation import worker_views
 from posttrain.runs.session import Session
 

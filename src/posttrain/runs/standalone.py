@@ -21,8 +21,9 @@ from posttrain.core.runs import RunRequest
 from posttrain.core.scores import Item
 from posttrain.core.specs import TaskSpec
 from posttrain.engines.plan import Wanted, choose_engine, choose_numeric
+from posttrain.grading.exam import Exam, ItemRecord, read_items
 from posttrain.grading.ledger import Ledger
-from posttrain.grading.workers import Assessor, Exam, ItemRecord, read_items
+from posttrain.grading.workers import Assessor
 from posttrain.infra.datasets import TaskSource
 from posttrain.infra.gpus import list_gpus
 from posttrain.infra.model_folder import check_model_folder, read_facts

@@ -26,9 +26,9 @@ from posttrain.core.scores import Evaluation, Improvement, ItemResult, Score
 from posttrain.evaluators.aggregate import score_of
 from posttrain.evaluators.improvement import best_of_k, identical, improvement, overfit
 from posttrain.grading import ledger
+from posttrain.grading.exam import read_items
 from posttrain.grading.exports import score_entry
 from posttrain.grading.verdicts import COPY_OF_BASE
-from posttrain.grading.workers import read_items
 from posttrain.infra.digests import digest_bytes, digest_value
 from posttrain.infra.files import as_json
 from posttrain.reports.metrics import RunMetrics, run_metrics
