@@ -188,6 +188,21 @@ def test_after_work_a_failed_turn_is_tried_again_and_told_of(bench: Any, tmp_pat
     assert "broke off (exit code 1)" in calls(bench.workspace)[2]["stdin"]
 
 
+def test_a_turn_that_cannot_be_begun_is_tried_again(bench: Any, tmp_path: Path) -> None:
+    turns = [{"shell": "mkdir .agent/prompt-2.md"}, {"shell": "true"}]
+    ended = play(bench, tmp_path, "claude", turns, MAX_PROMPTS="3")
+    assert ended.returncode == 0, ended.stdout
+    assert len(calls(bench.workspace)) == 2
+
+
+def test_a_home_that_cannot_be_made_is_a_line_and_126(bench: Any, tmp_path: Path) -> None:
+    (bench.workspace / ".agent").touch()
+    ended = play(bench, tmp_path, "claude", [{}])
+    assert ended.returncode == 126
+    assert "cannot be started: File exists" in ended.stdout or "Not a directory" in ended.stdout
+    assert "Traceback" not in ended.stdout
+
+
 def test_a_model_that_only_talks_is_not_prompted_for_ever(bench: Any, tmp_path: Path) -> None:
     ended = play(bench, tmp_path, "codex", [{"say": "I am done."}])
     assert ended.returncode == 0

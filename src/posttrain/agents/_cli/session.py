@@ -143,7 +143,11 @@ class _Session:
     def run(self) -> int:
         """Prompt until the time, the ideas or the patience are used up."""
         signal.signal(signal.SIGTERM, self._stop)
-        self._env = self._prepare()
+        try:
+            self._env = self._prepare()
+        except OSError as error:
+            self._trace.say(_cannot_start(self._program, error))
+            return CANNOT_START
         turn, failures, idle, short, failed = 1, 0, 0, 0, None
         worked = self._state.session is not None  # an interrupted run's conversation is worth more than a try
         while True:
@@ -168,7 +172,9 @@ class _Session:
             if why:
                 self._trace.say(f"no further prompt: {why}")
                 return ended.code
-            if short and self._stopping.wait(min(0.25 * 2**short, _LONGEST_PAUSE_S, max(0.0, self._left()))):
+            if short and self._stopping.wait(
+                min(0.25 * 2 ** min(short, 10), _LONGEST_PAUSE_S, max(0.0, self._left()))
+            ):
                 return _STOPPED
             turn += 1
 
