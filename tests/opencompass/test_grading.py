@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -107,12 +108,17 @@ def test_a_tool_that_counts_in_shares_of_one_is_refused_before_a_run(bench: Benc
     assert "from 0 to 100" in done.stdout + done.stderr
 
 
-def test_an_engine_that_dies_is_an_error_that_names_it(bench: Bench, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "said"), [("crash", "engine worker ended"), ("busy", "device memory are free")]
+)
+def test_an_engine_that_fails_is_an_error_that_names_it(
+    bench: Bench, tmp_path: Path, fault: Literal["crash", "busy"], said: str
+) -> None:
     install_fake_opencompass(bench.lab)
-    write_scripted(tmp_path / "dying", Script(fault="crash", at="generate"), like=bench.base)
-    graded = grade(bench, tmp_path / "dying", "--base", str(bench.base))
+    write_scripted(tmp_path / "failing", Script(fault=fault, at="generate"), like=bench.base)
+    graded = grade(bench, tmp_path / "failing", "--base", str(bench.base))
     assert graded["score"] is None
-    assert "engine worker ended" in str(graded["error"])
+    assert said in str(graded["error"])
 
 
 def test_a_missing_tool_is_named_with_the_command_that_makes_it(bench: Bench) -> None:

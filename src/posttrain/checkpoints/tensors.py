@@ -218,7 +218,10 @@ class TensorTarget:
 
 
 def checksum(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Sums of a tensor's bits by columns, worked out where it lies; another order gives other sums."""
+    """Sums of a tensor's bits by columns, worked out where it lies.
+
+    Whatever is missing, stale or shifted gives other sums; whole lines of 512 bytes that changed places do not.
+    """
     flat = tensor.reshape(-1)
     row = _COLUMNS * 8 // flat.element_size()
     whole = flat.numel() - flat.numel() % row
