@@ -220,7 +220,7 @@ class TensorTarget:
 def checksum(tensor: torch.Tensor) -> tuple[int, ...]:
     """Sums of a tensor's bits by columns, worked out where it lies.
 
-    Whatever is missing, stale or shifted gives other sums; whole lines of 512 bytes that changed places do not.
+    Whatever is missing, stale or shifted gives other sums; lines of 512 bytes that changed places do not.
     """
     flat = tensor.reshape(-1)
     row = _COLUMNS * 8 // flat.element_size()
