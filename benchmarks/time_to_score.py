@@ -301,6 +301,7 @@ def warm(setting: Setting, lab: Lab) -> Timed:
     ):
         for number in range(1, WARM_REPEATS + 2):
             changed(setting.model, place / "workspace" / "output" / f"v{number}", number)
+            os.sync()  # the copy into the lab is written through; it should not wait for our own preparations
             begun = time.perf_counter()
             copy = paths.submission(number)
             copy.parent.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -33,6 +34,64 @@ _ENVIRONMENT = {
 _TAIL = 600
 
 
+class Scorer:
+    """A scorer process that has been started and waits for its one job; it ends with the block.
+
+    Starting takes some 0.2 s and nothing of the job: a caller may do it beside other work.
+    """
+
+    def __init__(
+        self,
+        spawner: Spawner,
+        *,
+        log: Path,
+        view: View | None = None,
+        gpu: str | None = None,
+        limited: bool = True,
+    ) -> None:
+        """What the process says on standard error is appended to `log`; `view` is what it sees: everything,
+        unless one is given. `gpu` is for an evaluator that loads the checkpoint, and so is `limited=False`:
+        a whole model takes the memory that it takes.
+        """
+        self._log = log
+        command = Command(
+            argv=[sys.executable, "-P", "-m", "posttrain.evaluators.scorer"],
+            cwd=Path("/"),
+            env={**_ENVIRONMENT, "CUDA_VISIBLE_DEVICES": gpu or ""},
+            stdin="pipe",
+            stdout="pipe",
+            stderr=log,
+            limits=Limits(address_space_bytes=_MEMORY_BYTES if limited else None),
+            view=view or View.host(),
+        )
+        self._child = spawner.spawn(command, name="scorer")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.stop()
+
+    def score(self, job: ScoringJob, *, timeout_s: float, asked: Asked | None = None) -> Evaluation:
+        """The evaluation of the job; once. `asked` answers an evaluator that asks the checkpoint itself.
+
+        PluginError when the evaluator raised, GradingTimeout when it outran `timeout_s` and was stopped,
+        WorkerDied when the process ended without an answer.
+        """
+        with _limited(self._child, timeout_s) as expired:
+            answer = _converse(self._child, job, asked)
+            if expired.is_set():
+                raise GradingTimeout(f"scoring took longer than {timeout_s:.0f} s and was stopped")
+        if answer is None:
+            said = _tail(self._log) or "it said nothing"
+            raise WorkerDied(f"the scorer ended without an answer: {said}")
+        if isinstance(answer, ScoringFailed):
+            raise PluginError(answer.error)
+        if [item.id for item in answer.items] != [item.id for item in job.items]:
+            raise InfrastructureError("the scorer did not answer for exactly the items it was asked about")
+        return answer
+
+
 def score(
     job: ScoringJob,
     *,
@@ -43,36 +102,9 @@ def score(
     asked: Asked | None = None,
     gpu: str | None = None,
 ) -> Evaluation:
-    """Score texts in a process of its own; what it says on standard error is appended to `log`.
-
-    `view` is what that process sees: everything, unless one is given. `asked` answers an evaluator of the
-    task's own that asks the checkpoint; `gpu` is for one that loads it.
-
-    PluginError when the evaluator raised, GradingTimeout when it outran `timeout_s` and was stopped,
-    WorkerDied when it ended without an answer.
-    """
-    command = Command(
-        argv=[sys.executable, "-P", "-m", "posttrain.evaluators.scorer"],
-        cwd=Path("/"),
-        env={**_ENVIRONMENT, "CUDA_VISIBLE_DEVICES": gpu or ""},
-        stdin="pipe",
-        stdout="pipe",
-        stderr=log,
-        # a whole model takes what it takes
-        limits=Limits(address_space_bytes=None if job.model else _MEMORY_BYTES),
-        view=view or View.host(),
-    )
-    with spawner.spawn(command, name="scorer") as child, _limited(child, timeout_s) as expired:
-        answer = _converse(child, job, asked)
-        if expired.is_set():
-            raise GradingTimeout(f"scoring took longer than {timeout_s:.0f} s and was stopped")
-    if answer is None:
-        raise WorkerDied(f"the scorer ended without an answer: {_tail(log) or 'it said nothing'}")
-    if isinstance(answer, ScoringFailed):
-        raise PluginError(answer.error)
-    if [item.id for item in answer.items] != [item.id for item in job.items]:
-        raise InfrastructureError("the scorer did not answer for exactly the items it was asked about")
-    return answer
+    """Score texts in a process of its own, started for them; see `Scorer`."""
+    with Scorer(spawner, log=log, view=view, gpu=gpu, limited=job.model is None) as scorer:
+        return scorer.score(job, timeout_s=timeout_s, asked=asked)
 
 
 def _converse(child: Child, job: ScoringJob, asked: Asked | None) -> Evaluation | ScoringFailed | None:

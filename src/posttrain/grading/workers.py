@@ -6,7 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,11 +17,12 @@ from posttrain.checkpoints.comparing import compare_folders
 from posttrain.checkpoints.provenance import refuse_siblings
 from posttrain.core.engine import Progress
 from posttrain.core.errors import DeviceBusy, GradingTimeout, InfrastructureError, Unloadable
+from posttrain.core.evaluation import ScoringJob
 from posttrain.core.grading import Assessment, LoadReport, Provenance
 from posttrain.core.paths import GradingFolder, RunPaths
 from posttrain.core.scores import Evaluation, Output
 from posttrain.engines.client import EngineWorker
-from posttrain.evaluators.client import score
+from posttrain.evaluators.client import Scorer, score
 from posttrain.evaluators.own import form_of
 from posttrain.evaluators.selfcheck import scoring_job
 from posttrain.evaluators.stock import OWN
@@ -131,9 +132,12 @@ class Assessor:
         begun = time.monotonic()
         logs = self._paths.grading_of(label)
         logs.mkdir(parents=True, exist_ok=True)
-        with self._processes() as (spawner, stopped):
+        with self._processes() as (spawner, stopped), self._scorer(logs, spawner) as scorer:
             answers = self._answers(folder, logs, spawner=spawner, gpu=gpu, stopped=stopped)
-            evaluation = answers.evaluation or self._judged(answers.outputs, logs, spawner=spawner)
+            evaluation = answers.evaluation
+            if evaluation is None:
+                assert scorer is not None
+                evaluation = scorer.score(self._job(answers.outputs), timeout_s=self._timeout_s)
         keep_items(evaluation, answers.outputs, logs, samples=self._exam.generation.samples)
         return Assessment(
             split=self._exam.split,
@@ -260,7 +264,7 @@ class Assessor:
                 generation=exam.generation,
                 progress=self._progress,
             )
-            evaluation = self._judged((), logs, spawner=spawner, asked=asking)
+            evaluation = self._judged(logs, spawner=spawner, asked=asking)
             return _Answers(
                 load=load,
                 evaluation=evaluation,
@@ -270,17 +274,21 @@ class Assessor:
         assert self._engine is not None
         self._engine.make_room()  # two models at a time may be one too many for the device
         if folder is None:
-            return _Answers(
-                load, evaluation=self._judged((), logs, spawner=spawner, model=exam.base, gpu=gpu)
-            )
+            return _Answers(load, evaluation=self._judged(logs, spawner=spawner, model=exam.base, gpu=gpu))
         if load.repairs:
             raise Unloadable(f"this task loads checkpoints as they are: {load.repairs[0]}", hint=SAVE_AS_BASE)
         with complete_checkpoint(exam.base, folder, logs / "model") as model:
-            return _Answers(load, evaluation=self._judged((), logs, spawner=spawner, model=model, gpu=gpu))
+            return _Answers(load, evaluation=self._judged(logs, spawner=spawner, model=model, gpu=gpu))
+
+    def _scorer(self, logs: Path, spawner: Spawner) -> AbstractContextManager[Scorer | None]:
+        """For our own evaluators: started first, so that it is there when the checkpoint has answered."""
+        exam = self._exam
+        if exam.tool is not None or exam.task.evaluator == OWN:
+            return nullcontext()
+        return Scorer(spawner, log=GradingFolder(logs).scorer_log, view=self._views.scorer(self._job(())))
 
     def _judged(
         self,
-        outputs: tuple[Output, ...],
         logs: Path,
         *,
         spawner: Spawner,
@@ -288,10 +296,8 @@ class Assessor:
         model: Path | None = None,
         gpu: str | None = None,
     ) -> Evaluation:
-        exam = self._exam
-        job = scoring_job(exam.task, exam.items, outputs).model_copy(
-            update={"samples": exam.generation.samples, "model": None if model is None else str(model)}
-        )
+        """What an evaluator of the task's own says, which asks or loads the checkpoint itself."""
+        job = self._job((), model=model)
         return score(
             job,
             spawner=spawner,
@@ -300,6 +306,12 @@ class Assessor:
             view=self._views.scorer(job),
             asked=asked,
             gpu=gpu,
+        )
+
+    def _job(self, outputs: tuple[Output, ...], *, model: Path | None = None) -> ScoringJob:
+        exam = self._exam
+        return scoring_job(exam.task, exam.items, outputs).model_copy(
+            update={"samples": exam.generation.samples, "model": None if model is None else str(model)}
         )
 
     @contextmanager
