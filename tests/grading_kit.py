@@ -174,10 +174,15 @@ def _expression(number: int) -> dict[str, str]:
 
 def engine_workers() -> list[int]:
     """Process ids of this process's engine workers that are alive."""
+    return workers("posttrain.engines.worker")
+
+
+def workers(module: str) -> list[int]:
+    """Process ids of this process's children that run a module of ours and are alive."""
     found = []
     for child in psutil.Process().children(recursive=True):
         try:
-            if child.cmdline()[1:4] == ["-P", "-m", "posttrain.engines.worker"]:
+            if child.cmdline()[1:4] == ["-P", "-m", module]:
                 found.append(child.pid)
         except psutil.Error:
             continue

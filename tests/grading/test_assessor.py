@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from grading_kit import Allowance, boolean_exam, engine_workers, scripted_base, scripted_checkpoint
+from grading_kit import Allowance, boolean_exam, engine_workers, scripted_base, scripted_checkpoint, workers
 from posttrain.checkpoints.snapshot import SnapshotLimits
 from posttrain.core.errors import (
     GradingTimeout,
@@ -113,6 +113,7 @@ def test_faults_of_the_checkpoint_are_its_own_and_not_retried(
             scripted_checkpoint(base, tmp_path / "v1", fault=fault, at=at), label="1", on_fault=heard.append
         )
     assert heard == []
+    assert workers("posttrain.evaluators.scorer") == [], "it had been started beside the loading"
 
 
 def test_a_worker_that_dies_is_tried_once_more_and_then_is_our_fault(
