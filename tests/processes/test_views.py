@@ -124,6 +124,46 @@ def test_a_launch_folder_that_holds_the_system_hides_nothing(
     assert output(spawner, commands, f"{sys.executable} -c 'print(1)'", view) == "1\n"
 
 
+@pytest.mark.parametrize("absolute", [True, False], ids=["absolute", "relative"])
+def test_what_is_shown_inside_of_something_shown_may_be_a_link(
+    spawner: Spawner, commands: Commands, uid: int | None, tmp_path: Path, absolute: bool
+) -> None:
+    tool, far, farther = (tmp_path / name / "bin" for name in ("tool", "far", "farther"))
+    for folder in (tool, far, farther):
+        folder.mkdir(parents=True)
+    (farther / "program").write_text("#!/bin/sh\necho it runs\n")
+    (farther / "program").chmod(0o755)
+    (far / "program").symlink_to(farther / "program" if absolute else "../../farther/bin/program")
+    (tool / "program").symlink_to(far / "program" if absolute else "../../far/bin/program")
+    (tool / "folder").symlink_to(farther if absolute else "../../farther/bin")
+    shown = [tool.parent, tool / "program", tool / "folder" / "program"]
+    view = seen_by(uid, commands.folder, readable=shown, hidden=[tmp_path / "far"])
+    text = output(spawner, commands, f"{tool}/program; {tool}/folder/program; ls {tmp_path}/far/bin", view)
+    assert text == "it runs\nit runs\nprogram\n"
+
+
+def test_what_is_hidden_may_be_named_by_a_link_inside_of_something_shown(
+    spawner: Spawner, commands: Commands, uid: int | None, tmp_path: Path
+) -> None:
+    shown, secret = tmp_path / "shown", tmp_path / "shown" / "secret"
+    (secret / "bin").mkdir(parents=True)
+    (secret / "answers").write_text("42\n")
+    (tmp_path / "program").write_text("it is seen\n")
+    (secret / "bin" / "program").symlink_to(tmp_path / "program")
+    (shown / "folder").symlink_to(secret)
+    (shown / "file").symlink_to(secret / "answers")
+    view = seen_by(
+        uid,
+        commands.folder,
+        readable=[shown, secret / "bin" / "program", shown / "folder" / "bin" / "program"],
+        hidden=[shown / "folder", shown / "file"],
+    )
+    script = (
+        f"cd {shown}; cat file folder/answers secret/answers 2>/dev/null; cat folder/bin/program; ls secret"
+    )
+    assert output(spawner, commands, script, view) == "it is seen\nbin\n"
+
+
 def test_a_hidden_file_reads_as_empty(spawner: Spawner, commands: Commands, uid: int) -> None:
     secret = commands.folder / ".env"
     secret.write_text("KEY=1")

@@ -262,6 +262,8 @@ class _Mount:
     words: tuple[str, ...]
     """Options of bubblewrap, without the target."""
     kind: Literal["bind", "fresh", "link"]
+    alias: bool = False
+    """Stands at a name that leads over links to what is shown."""
 
 
 class _Layout:
@@ -294,7 +296,8 @@ class _Layout:
             return
         names = {target} if source else {target, real}
         for name in names:
-            self._mounts[self._through_links(name)] = _Mount(("--ro-bind", str(real)), "bind")
+            alias = not source and name != real
+            self._mounts[self._through_links(name)] = _Mount(("--ro-bind", str(real)), "bind", alias)
 
     def writable(self, path: Path) -> None:
         self._mounts[self._through_links(path)] = _Mount(("--bind", str(path)), "bind")
@@ -311,7 +314,8 @@ class _Layout:
 
     def options(self) -> Iterator[str]:
         """Arguments for bubblewrap, with every folder on the way made so that all can pass."""
-        for path in self._hidden:
+        self._settle()
+        for path in map(self._place, self._hidden):
             if path not in self._mounts and str(path) not in _ESSENTIAL and self._above(path) == "bind":
                 self.cover(path)
         made: set[Path] = set()
@@ -323,9 +327,43 @@ class _Layout:
             yield from (*self._mounts[target].words, str(target))
         yield from ("--remount-ro", "/")
 
+    def _settle(self) -> None:
+        """Move what would be mounted on a link: bubblewrap follows it to where nothing is yet, and fails."""
+        for name in sorted(name for name, mount in self._mounts.items() if mount.alias):
+            mount = self._mounts.pop(name)
+            self._mounts.setdefault(self._place(name), mount)
+
+    def _place(self, name: Path) -> Path:
+        """Where the links lead over which `name` is reached, as far as they are shown themselves."""
+        while (link := self._shown_link(name)) is not None:
+            at, target = link
+            name = self._through_links(Path(os.path.normpath(at.parent / target / name.relative_to(at))))
+        return name
+
+    def _shown_link(self, name: Path) -> tuple[Path, Path] | None:
+        """The first link on the way to `name` inside of the mount that it lies in, and where it points."""
+        below = self._parent(name)
+        if below is None or self._mounts[below].kind != "bind":
+            return None
+        source = Path(self._mounts[below].words[-1])
+        for at in (*reversed(name.parents), name):
+            if below not in at.parents:
+                continue
+            link = source / at.relative_to(below)
+            if link.is_symlink():
+                return at, link.readlink()
+            if at in self._hidden:
+                return None  # nothing of the mount is seen from here on
+        return None
+
+    def _parent(self, path: Path) -> Path | None:
+        """The mount that `path` lies in."""
+        return next((parent for parent in path.parents if parent in self._mounts), None)
+
     def _above(self, path: Path) -> str | None:
         """The kind of the mount that `path` lies in."""
-        return next((self._mounts[parent].kind for parent in path.parents if parent in self._mounts), None)
+        parent = self._parent(path)
+        return None if parent is None else self._mounts[parent].kind
 
     def _through_links(self, path: Path) -> Path:
         """`path` with /bin, /lib and the like replaced by what they are links to."""
