@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from uuid import UUID, uuid4
 
 _DEFAULT_MODEL = "gpt-5.2"
+_INTERRUPTED = "the run was interrupted while this was at work; look at what it has left"
 
 
 def main() -> int:
@@ -49,6 +50,7 @@ class _Talk:
             visualizer=None,
             delete_on_close=False,
         )
+        self._catch_up()
         self._used = self._usage()
         self._tell(kind="conversation", id=str(conversation))  # one that can be gone on with
 
@@ -68,6 +70,25 @@ class _Talk:
             self._conversation.close()
         status = self._conversation.state.execution_status
         return 1 if status == ConversationExecutionStatus.ERROR else 0
+
+    def _catch_up(self) -> None:
+        """Show the model what it was at when it was killed.
+
+        The SDK notes which event is the last one only after a step: the action of a step that was killed
+        stands in its log, but on a branch that is left. Nor is an action shown that has no result.
+        """
+        from openhands.sdk.event.conversation_error import ConversationErrorEvent
+        from openhands.sdk.event.conversation_state import ConversationStateUpdateEvent
+
+        no_steps = (ConversationErrorEvent, ConversationStateUpdateEvent)
+        steps = (
+            event for event in reversed(self._conversation.state.events) if not isinstance(event, no_steps)
+        )
+        last = next(steps, None)
+        if last is not None:
+            self._conversation.navigate_to(last.id)
+            self._conversation.reject_pending_actions(_INTERRUPTED)
+            self._conversation.state.rebuild_view()  # it had left out what had no result
 
     def _hear(self, event: Any) -> None:
         from openhands.sdk.event import (
