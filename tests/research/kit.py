@@ -140,7 +140,7 @@ def kill_after(
     step: str,
     iteration: int,
     *,
-    within_s: float = 60.0,
+    within_s: float = 180.0,
     delay_s: float = 0.15,
 ) -> RunPaths:
     """Kill the harness a moment after the result of a step has appeared: in the step that follows."""
