@@ -90,7 +90,7 @@ def test_a_profile_is_laid_over_the_variables(tmp_path: Path) -> None:
         ("name: A\nstart: start.sh\nnetwork: wifi\n", "network"),
         ("name: A\nstart: start.sh\nprofiles: {'a:b': {}}\n", "'a:b' is not a name"),
         ("name: A\nstart: start.sh\nsandbox: {bind: [../x]}\n", "sandbox.bind.0"),
-        ("name: A\nstart: start.sh\npass_envs: [X]\n", "pass_envs: Extra inputs are not permitted"),
+        ("name: A\nstart: start.sh\npass_envs: [X]\n", "pass_envs: there is no such field"),
         ("- a\n- b\n", "not a mapping"),
         ("", "not a mapping"),
         ("name: 'A\nstart: [\n", "config.yaml"),

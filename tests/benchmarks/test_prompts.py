@@ -58,6 +58,15 @@ def test_a_field_that_the_row_lacks_is_named(tmp_path: Path) -> None:
         build_prompts([Item(id="1", fields={"question": "?"})], settings)
 
 
+def test_an_exemplar_without_a_field_of_the_template_is_named_with_its_file(tmp_path: Path) -> None:
+    folder = task_folder(tmp_path, prompt={"template": "{question}", "few_shot": "exemplars.yaml"})
+    (folder / "exemplars.yaml").write_text("- {question: a, answer: b}\n- {quesion: a, answer: b}\n", "utf-8")
+    with pytest.raises(
+        PluginError, match=r"quiz/exemplars.yaml: entry 2: .*'\{question\}' asks for \{question\}"
+    ):
+        prompt_settings(TaskRegistry([tmp_path]).load("quiz"), has_chat_template=True)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -77,7 +77,10 @@ def test_an_unknown_variant_is_answered_with_the_known_ones(tmp_path: Path, vari
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"evaluater": "numeric"}, r"quiz/benchmark.yaml: evaluater: .*not permitted"),
+        ({"evaluater": "numeric"}, r"quiz/benchmark.yaml: evaluater: there is no such field"),
+        # a misspelt field that is needed is missing as well: its own name is told
+        ({"titel": "Quiz", "title": None}, r"benchmark.yaml: titel: there is no such field"),
+        ({"evaluator": None, "evaluatr": "numeric"}, r"benchmark.yaml: evaluatr: there is no such field"),
         ({"generation": {"max_new_tokens": 0}}, r"quiz/benchmark.yaml: generation.max_new_tokens: .*greater"),
         ({"splits": {"val": {"from": "train", "share": 2}}}, r"splits.val.share: .*less than 1"),
         ({"metric": {"direction": "up"}}, r"metric.direction: .*'maximize'"),

@@ -32,6 +32,7 @@ def test_a_new_task_passes_its_own_check_unchanged(bench: Bench, evaluator: str)
     assert "gold 100.0, empty 0.0" in found["answers days"]["detail"]
     assert found["noop"]["detail"].startswith("improves by +0.0")
     assert not any(bench.lab.runs.glob("*/*")), "a check leaves no run"
+    assert not any(bench.lab.models.glob("local/stand-in*")), "nor a model"
     assert (folder / "eval.py").is_file() == (evaluator != "choice")
 
 
@@ -48,7 +49,31 @@ def test_a_name_that_is_taken_or_none_is_wrong_use(bench: Bench) -> None:
     again = bench.posttrain("new", "task", "days")
     assert (again.returncode, "exists already" in again.stderr) == (2, True)
     assert bench.posttrain("new", "agent", "../up").returncode == 2
-    assert bench.posttrain("check", "task", "unknown").returncode == 1
+
+
+@pytest.mark.parametrize("kind", ["task", "agent"])
+def test_a_shipped_name_is_taken_since_the_shipped_one_would_be_used(bench: Bench, kind: str) -> None:
+    name = {"task": "boolean", "agent": "recipe"}[kind]
+    for place in ((), ("--in", str(bench.lab.home / "elsewhere"))):
+        made = bench.posttrain("new", kind, name, *place)
+        assert (made.returncode, f"{name} exists already" in made.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("task", "unknown"),
+        ("task", "boolean:unknown"),
+        ("agent", "unknown"),
+        ("agent", "noop:unknown"),
+        ("agent", "noop", "--task", "unknown"),
+    ],
+)
+def test_a_name_of_nothing_is_wrong_use_and_no_fault(bench: Bench, arguments: tuple[str, ...]) -> None:
+    done = bench.posttrain("check", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'unknown'" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_row_in_two_splits_is_a_fault(bench: Bench) -> None:
@@ -59,6 +84,15 @@ def test_a_row_in_two_splits_is_a_fault(bench: Bench) -> None:
     status, found = checks(bench, "task", "days")
     assert status == 0
     assert "rows left out: they repeat" in found["data"]["detail"]
+
+
+def test_rows_without_an_answer_are_a_fault_that_shows_one(bench: Bench) -> None:
+    folder = new_task(bench)
+    code = (folder / "data.py").read_text("utf-8")
+    (folder / "data.py").write_text(code.replace('"answer": DAYS', '"anser": DAYS'), "utf-8")
+    status, found = checks(bench, "task", "days")
+    assert status == 1
+    assert "a row has no field 'answer': {" in found["answers days"]["faults"][0]
 
 
 def test_gold_that_the_evaluator_does_not_take_is_a_fault_that_names_an_item(bench: Bench) -> None:

@@ -48,7 +48,9 @@ def check_keys(agent: AgentSpec, host: Mapping[str, str], pass_env: Iterable[str
         return
     rest = f" (or {', '.join(agent.keys[1:])})" if agent.keys[1:] else ""
     if not any(_is_key(name) for name in agent.keys):
-        raise UsageError(f"agent {agent.id!r}: {agent.keys[0]} is not set{rest}; see docs/agents.md")
+        raise UsageError(
+            f"agent {agent.id!r}: {agent.keys[0]} is not set{rest}; .env.example tells what it means"
+        )
     if any(_is_key(name) for name in pass_env):
         return
     raise UsageError(

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from posttrain.agents.manifest import AgentManifest
 from posttrain.core.errors import PluginError, UsageError
+from posttrain.core.faults import fault_text
 from posttrain.core.specs import AgentSpec
 
 MANIFEST = "config.yaml"
@@ -39,23 +40,24 @@ class AgentRegistry:
     def load(self, agent_id: str) -> AgentSpec:
         """The agent `name` or `name:profile`; UsageError in one line for anything that cannot be run."""
         name, colon, profile = agent_id.partition(":")
-        folder = self._find(name)
+        folder = self.folder(name)
         try:
             manifest = _read(folder)
             return _spec(manifest, folder, profile if colon else None)
         except PluginError as error:
             raise UsageError(f"agent {name!r} is broken: {error}") from error
 
-    def _find(self, name: str) -> Path:
+    def folder(self, name: str) -> Path:
+        """The folder of an agent, broken or not; UsageError naming the known ones if there is none."""
         if not _NAME.fullmatch(name) or ".." in name:
-            raise UsageError(f"agent: {name!r} is not a name; {self._known()}")
+            raise UsageError(f"--agent: {name!r} is not a name; {self._known()}")
         for folder in self._folders().values():
             if folder.name == name:
                 return folder
         for manifest, folder in self._scan()[0].values():
             if name in manifest.aliases:
                 return folder
-        raise UsageError(f"agent: no agent {name!r}; {self._known()}")
+        raise UsageError(f"--agent: no agent {name!r}; {self._known()}")
 
     def _known(self) -> str:
         return f"known agents: {', '.join(self.names()) or 'none'}"
@@ -105,7 +107,7 @@ def _read(folder: Path) -> AgentManifest:
 def _spec(manifest: AgentManifest, folder: Path, profile: str | None) -> AgentSpec:
     if profile is not None and profile not in manifest.profiles:
         known = ", ".join(sorted(manifest.profiles)) or "none"
-        raise UsageError(f"agent: {folder.name!r} has no profile {profile!r}; its profiles: {known}")
+        raise UsageError(f"--agent: {folder.name!r} has no profile {profile!r}; its profiles: {known}")
     return AgentSpec(
         id=folder.name if profile is None else f"{folder.name}:{profile}",
         folder=folder.resolve(),
@@ -130,7 +132,7 @@ def _validation_line(error: ValidationError) -> str:
     parts = []
     for problem in error.errors(include_url=False):
         where = ".".join(str(step) for step in problem["loc"])
-        parts.append(f"{where}: {problem['msg'].removeprefix('Value error, ')}" if where else problem["msg"])
+        parts.append(f"{where}: {fault_text(problem)}" if where else fault_text(problem))
     return _one_line("; ".join(parts))
 
 

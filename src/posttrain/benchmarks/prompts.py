@@ -69,8 +69,15 @@ def _template(spec: TaskSpec, style: str) -> str:
 def _few_shot(spec: TaskSpec, *, template: str) -> tuple[Turn, ...]:
     if spec.prompt.few_shot is None:
         return ()
-    rows = read_exemplars(spec.folder / spec.prompt.few_shot)
-    return tuple(turn for row in rows for turn in _pair(row, template, spec.prompt.answer_template))
+    turns: list[Turn] = []
+    for number, row in enumerate(read_exemplars(spec.folder / spec.prompt.few_shot), start=1):
+        try:
+            turns += _pair(row, template, spec.prompt.answer_template)
+        except PluginError as error:
+            raise PluginError(
+                f"{spec.folder.name}/{spec.prompt.few_shot}: entry {number}: {error}"
+            ) from error
+    return tuple(turns)
 
 
 def _pair(row: Mapping[str, Any], template: str, answer_template: str) -> tuple[Turn, Turn]:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from posttrain.benchmarks import opencompass, smith
 from posttrain.core.errors import PluginError, UsageError
+from posttrain.core.faults import first_fault
 from posttrain.core.specs import TaskSpec
 from posttrain.evaluators.opencompass.settings import config_name, is_opencompass, read_settings
 
@@ -116,7 +117,7 @@ class TaskRegistry:
         try:
             spec = TaskSpec.model_validate({"title": name, **fields, **identity})
         except ValidationError as error:
-            raise PluginError(f"{where}: {first_fault(error)}") from error
+            raise PluginError(f"{where}: {first_fault(error, whole='manifest')}") from error
         _check_files(spec, where)
         return spec
 
@@ -154,13 +155,6 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(old, Mapping) and isinstance(value, Mapping)
         merged[key] = merge(old, value) if both else value  # type: ignore[arg-type]
     return merged
-
-
-def first_fault(error: ValidationError) -> str:
-    """The first fault of a validation, as `field.sub: what is wrong`."""
-    fault = error.errors()[0]
-    field = ".".join(str(part) for part in fault["loc"]) or "manifest"
-    return f"{field}: {fault['msg']}"
 
 
 def _folders_with(root: Path, manifest: str) -> list[Path]:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from posttrain.benchmarks import opencompass
 from posttrain.core.errors import PluginError
+from posttrain.core.faults import first_fault
 
 CONFIG = "config.yaml"
 PREFIX = "smith-"
@@ -60,9 +61,7 @@ def read_config(folder: Path) -> SmithConfig:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise PluginError(f"{where}: cannot be read: {' '.join(str(error).split())}") from error
     except ValidationError as error:
-        fault = error.errors()[0]
-        field = ".".join(str(part) for part in fault["loc"]) or "config"
-        raise PluginError(f"{where}: {field}: {fault['msg']}") from error
+        raise PluginError(f"{where}: {first_fault(error, whole='config')}") from error
 
 
 def manifest(folder: Path) -> dict[str, Any]:

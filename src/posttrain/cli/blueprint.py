@@ -130,6 +130,7 @@ def status(
         return 0
     if not shown:
         print(f"no experiments in {home}")
+        return 0
     columns = ("name", "state", "attempt", "used", "limit", "step", "ETA", "last value", "session")
     print_table(columns, [_row(one) for one in shown], right=("used", "limit", "step", "ETA"))
     return 0
@@ -229,8 +230,10 @@ def _llm_repairers(setting: Setting) -> tuple[Repairer, ...]:
 def _check(file: Path, machine: Machine) -> tuple[Any, ...]:
     try:
         text = file.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file}: not UTF-8 (byte {error.start})") from error
     return check_text(text, source=file, machine=machine).problems
 
 

@@ -138,7 +138,9 @@ def _print(graded: FolderGrade, wrong: int) -> None:
 
 
 def _print_wrong(entry: dict[str, Any]) -> None:
-    print(f"\n{entry['id'][:12]}  read as {entry['read_as']!r} (rule {entry['rule']})")
+    read = "no answer in it" if entry["read_as"] is None else f"read as {entry['read_as']!r}"
+    by = f" (rule {entry['rule']})" if entry["rule"] else ""
+    print(printable(f"\n{entry['id'][:12]}  {read}{by}"))
     for name, value in entry["fields"].items():
         print(printable(f"  {name}: {value}"))
     for text in entry["texts"]:

@@ -33,6 +33,8 @@ def logs(
     else:
         with path.open("rb") as file:
             _copy(file)
+        if path.stat().st_size == 0:
+            print(f"posttrain: {path.name} is empty: nothing was written to it", file=sys.stderr)
 
 
 def _follow(path: Path, paths: RunPaths) -> None:

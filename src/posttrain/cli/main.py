@@ -146,7 +146,8 @@ def _wrong_use(error: typer.TyperException) -> str:
     """The parser's complaint in one line, and where to read on."""
     context = getattr(error, "ctx", None)
     path = "posttrain" if context is None else context.command_path
-    return f"{' '.join(error.format_message().split())} (see {path} --help)"
+    said = " ".join(error.format_message().split()).replace(": Value error, ", ": ")
+    return f"{said} (see {path} --help)"
 
 
 def _tell(error: PosttrainError, code: int) -> int:

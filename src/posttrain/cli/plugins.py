@@ -11,9 +11,12 @@ import typer
 from posttrain.cli.context import open_lab
 from posttrain.cli.output import print_json, printable
 from posttrain.cli.terminal import Console
+from posttrain.core.errors import UsageError
 from posttrain.infra.durations import parse_duration
 
 if TYPE_CHECKING:
+    from posttrain.agents.registry import AgentRegistry
+    from posttrain.benchmarks.registry import TaskRegistry
     from posttrain.runs.verification import Check
 
 new = typer.Typer(no_args_is_help=True, add_completion=False, help="Begin a task or an agent.")
@@ -38,7 +41,9 @@ def new_task(
     """A small task that works as it is."""
     from posttrain.runs import scaffold
 
-    place = root or open_lab(writable=True).paths.benchmarks
+    lab = open_lab(writable=root is None)
+    _check_free(name, lab.tasks)
+    place = root or lab.paths.benchmarks
     _made(
         scaffold.new_task(place, name, judging=evaluator),
         "task",
@@ -55,8 +60,16 @@ def new_agent(
     """A small agent that works as it is."""
     from posttrain.runs import scaffold
 
-    place = root or open_lab(writable=True).paths.agents
+    lab = open_lab(writable=root is None)
+    _check_free(name, lab.agents)
+    place = root or lab.paths.agents
     _made(scaffold.new_agent(place, name), "agent", inside=root, variable="POSTTRAIN_AGENTS")
+
+
+def _check_free(name: str, known: TaskRegistry | AgentRegistry) -> None:
+    """UsageError for the name of a plugin that is there: of two with one name only the first is ever used."""
+    if name in known.names():
+        raise UsageError(f"NAME: {known.folder(name)} exists already; take another name")
 
 
 def _made(folder: Path, kind: str, *, inside: Path | None, variable: str) -> None:

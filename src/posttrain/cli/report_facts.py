@@ -71,7 +71,9 @@ def _workspace() -> Path:
     for folder in [*folders, here, *here.parents]:
         if _is_workspace(folder):
             return folder
-    raise UsageError("RUN: not inside a workspace (no scores.json or run_meta.json here); name a run")
+    raise UsageError(
+        "RUN: not inside a workspace (no scores.json or run_meta.json here); go into one, or name a run"
+    )
 
 
 def _is_workspace(folder: Path) -> bool:

@@ -100,6 +100,8 @@ def run(
         record = orchestrator.run(request, lab=lab, terminal=terminal)
     else:
         closed = _check_against(resume, request, given=_given(context), lab=lab)
+        if closed:
+            terminal.say(f"run {resume} is over: nothing is left to do")
         record = orchestrator.resume(
             resume, lab=lab, terminal=terminal, allow_version_change=allow_version_change
         )

@@ -33,7 +33,9 @@ def fill(template: str, fields: Mapping[str, Any]) -> str:
             return match.group()[0]
         if name not in fields:
             known = ", ".join(sorted(fields)) or "none"
-            raise PluginError(f"the prompt template asks for {{{name}}}; fields of the row: {known}")
+            raise PluginError(
+                f"the prompt template {template[:60]!r} asks for {{{name}}}; fields of the row: {known}"
+            )
         return _text(fields[name])
 
     return _FIELD.sub(value, template)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from posttrain.core.errors import PluginError, boundary
-from posttrain.core.evaluation import ScoringJob
+from posttrain.core.evaluation import Evaluator, ScoringJob
 from posttrain.core.frozen import Frozen
 from posttrain.core.scores import Evaluation, Item, Output
 from posttrain.core.specs import TaskSpec
@@ -99,8 +100,16 @@ def scoring_job(spec: TaskSpec, items: Sequence[Item], outputs: Sequence[Output]
 def gold_texts(job: ScoringJob, items: Sequence[Item]) -> list[str]:
     """The perfect answer to each item, as its evaluator defines it."""
     evaluator = make_evaluator(job)
-    with boundary(PluginError, f"evaluator {job.evaluator}: gold answers"):
-        return [evaluator.gold(item) for item in items]
+    return [_gold(evaluator, item, job.evaluator) for item in items]
+
+
+def _gold(evaluator: Evaluator, item: Item, name: str) -> str:
+    with boundary(PluginError, f"evaluator {name}: the gold answer of item {item.id}"):
+        try:
+            return evaluator.gold(item)
+        except KeyError as error:
+            row = json.dumps(item.fields, ensure_ascii=False, default=str)
+            raise PluginError(f"evaluator {name}: a row has no field {error}: {row[:160]}") from error
 
 
 def _answered(job: ScoringJob, kind: Literal["gold", "empty"]) -> ScoringJob:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from posttrain.core.errors import PluginError, UsageError, boundary
 from posttrain.core.evaluation import EngineGiven, EngineWanted, Evaluator, ScoringJob
+from posttrain.core.faults import first_fault
 from posttrain.core.scores import Evaluation, Item, Output
 from posttrain.evaluators.aggregate import Judgement, evaluation
 
@@ -82,9 +83,7 @@ def make_judge(name: str, settings: Mapping[str, Any]) -> Judge:
     try:
         return factory(settings)
     except ValidationError as error:
-        fault = error.errors()[0]
-        field = ".".join(str(part) for part in fault["loc"])
-        raise PluginError(f"evaluator_settings.{field}: {fault['msg']}") from error
+        raise PluginError(f"evaluator_settings.{first_fault(error, whole=name)}") from error
 
 
 def make_evaluator(job: ScoringJob, asked: Asked | None = None) -> Evaluator:

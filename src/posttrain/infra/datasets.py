@@ -79,8 +79,13 @@ class TaskSource:
         if target.is_file():
             return target
         if self.offline:
-            raise _nowhere(f"data set {dataset}: {name}", [*looked, target])
+            raise self._nowhere(f"data set {dataset}: {name}", short, [*looked, target])
         return self._fetch(hub.FileJob(dataset=dataset, name=name, target=str(target)), target)
+
+    def _nowhere(self, what: str, file: str, looked: list[Path]) -> UsageError:
+        places = ", ".join(str(path) for path in looked)
+        named = "" if self.sources.data else f", or name a folder with {self.task}/{file} in POSTTRAIN_DATA"
+        return UsageError(f"{what}: not found, and the lab is offline; put it at one of: {places}{named}")
 
     def _folders(self, dataset: str) -> list[str]:
         """Where a root may keep a data set, most telling name first."""
@@ -103,7 +108,7 @@ class TaskSource:
             return target
         if self.offline:
             first = list(self._candidates(dataset, config, split))[:: len(_ENDINGS)]
-            raise _nowhere(f"data set {dataset} ({split})", [*first, target])
+            raise self._nowhere(f"data set {dataset} ({split})", f"{split}.jsonl", [*first, target])
         return self._fetch(
             hub.RowsJob(dataset=dataset, config=config, split=split, target=str(target)), target
         )
@@ -187,8 +192,3 @@ def _check_names(*names: str | None) -> None:
         for part in ("default" if name is None else name).split("/"):
             if _PART.fullmatch(part) is None:
                 raise UsageError(f"data: {name!r} is not a name")
-
-
-def _nowhere(what: str, looked: list[Path]) -> UsageError:
-    places = ", ".join(str(path) for path in looked)
-    return UsageError(f"{what}: not found, and the lab is offline; put it at one of: {places}")

@@ -132,7 +132,9 @@ class Loop:
         """Record a node, tell of it, and drop what it no longer needs."""
         bench, nodes = self._bench, self._journal.nodes
         self._journal.append(node)
-        bench.log(f"iteration {node.number}: {node.decision.reason}")
+        whose = f"iteration {node.number}"
+        if not node.decision.reason.startswith(f"{whose}, "):  # what failed in a step was told when it did
+            bench.log(f"{whose}: {node.decision.reason}")
         self._report()
         best = best_of(nodes)
         for each in nodes:

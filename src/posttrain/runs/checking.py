@@ -16,7 +16,7 @@ from typing import Literal
 from posttrain.benchmarks.prepare import TaskData, prepare_task
 from posttrain.benchmarks.splits import reads_as
 from posttrain.core.engine import Progress
-from posttrain.core.errors import PosttrainError, Stopped
+from posttrain.core.errors import PluginError, PosttrainError, Stopped, UsageError
 from posttrain.core.grading import Grade
 from posttrain.core.paths import GradingFolder, LabPaths, RunPaths
 from posttrain.core.runs import Mode, RunRecord, RunRequest
@@ -41,6 +41,7 @@ from posttrain.runs.verification import Check
 
 _SCORING_S = 1800.0
 _LIMIT = 20
+_MANIFEST = "manifest"
 _NOOP_S = 300.0
 _LAST_WORDS = 5
 _PROTOCOLS: tuple[Mode, ...] = ("holdout", "open")
@@ -53,7 +54,7 @@ def check_task(task_id: str, *, lab: Lab, terminal: Terminal, model: str | None)
     ones pointless is the last.
     """
     specs: list[TaskSpec] = []
-    yield (manifest := _tried("manifest", lambda: _manifest(task_id, lab, specs)))
+    yield (manifest := _tried(_MANIFEST, lambda: _manifest(task_id, lab, specs)))
     if not manifest.ok:
         return
     data: dict[Mode, TaskData] = {}
@@ -71,7 +72,8 @@ def check_agent(
     agent_id: str, *, lab: Lab, terminal: Terminal, model: str, task: str, timeout_s: float
 ) -> Iterator[Check]:
     """Manifest, and a run with the scripted engine that ends with at least one graded submission."""
-    yield (manifest := _tried("manifest", lambda: _agent_manifest(agent_id, lab)))
+    lab.tasks.load(task)
+    yield (manifest := _tried(_MANIFEST, lambda: _agent_manifest(agent_id, lab)))
     if not manifest.ok:
         return
     request = RunRequest(
@@ -96,12 +98,18 @@ class _Found:
 
 
 def _tried(name: str, look: Callable[[], _Found]) -> Check:
-    """One check; what it raises is its fault."""
+    """One check; what it raises is its fault. UsageError for a plugin that there is none of."""
     try:
         found = look()
     except Stopped:
         raise
     except PosttrainError as error:
+        if (
+            name == _MANIFEST
+            and isinstance(error, UsageError)
+            and not isinstance(error.__cause__, PluginError)
+        ):
+            raise  # there is no such plugin: wrong use, nothing that was found
         return Check(name=name, detail="", faults=(" ".join(str(error).split()),))
     return Check(name=name, detail=found.detail, faults=found.faults)
 
@@ -193,7 +201,7 @@ def _noop(spec: TaskSpec, lab: Lab, model: str | None) -> _Found:
     """The agent that hands in the base gains exactly nothing."""
     if model is None and spec.evaluator == OWN and form_of(spec.folder) == "run_eval":
         return _Found("left out: eval.py loads checkpoints itself; name one with --model")
-    with _scratch(lab) as there:
+    with _scratch(lab, models=model is not None) as there:
         engine: Literal["auto", "scripted"] = "auto"
         if model is None:
             model, engine = str(write_scripted_base(there.paths.home / "stand-in")), "scripted"
@@ -256,6 +264,8 @@ def _trial(request: RunRequest, lab: Lab) -> _Trial:
 def _end(record: RunRecord) -> str:
     if record.stopped_at_deadline:
         return "stopped at the deadline"
+    if record.agent_exit is None:
+        return "the agent was not started" if record.duration_s == 0 else "the agent left no exit code"
     return f"exit code {record.agent_exit} after {record.duration_s:.0f} s"
 
 
@@ -276,11 +286,12 @@ def _reasons(record: RunRecord, grades: tuple[Grade, ...], paths: RunPaths) -> I
 
 
 @contextmanager
-def _scratch(lab: Lab) -> Iterator[Lab]:
-    """The lab with an empty home; rows and models lie where they lay."""
+def _scratch(lab: Lab, *, models: bool = True) -> Iterator[Lab]:
+    """The lab with an empty home; rows lie where they lay, and so do models if real ones are used."""
+    also = ("models", "wheels") if models else ()
     with tempfile.TemporaryDirectory(prefix="posttrain-check-") as place:
         home = LabPaths(Path(place))
-        for shared in ("datasets", "models", "wheels", "envs"):
+        for shared in ("datasets", "envs", *also):
             (lab.paths.home / shared).mkdir(parents=True, exist_ok=True)
             (home.home / shared).symlink_to(lab.paths.home / shared)
         yield replace(lab, paths=home)

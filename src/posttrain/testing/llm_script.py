@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from posttrain.core.errors import UsageError
+from posttrain.core.faults import fault_text
 from posttrain.core.frozen import Frozen
 
 
@@ -184,5 +185,4 @@ def _first_fault(error: ValidationError) -> str:
         step, field = f"step {int(place[1]) + 1}: ", ".".join(place[2:])
     else:
         step, field = "", ".".join(place)
-    text = " ".join(fault["msg"].removeprefix("Value error, ").split())
-    return f"{step}{field + ': ' if field else ''}{text}"
+    return f"{step}{field + ': ' if field else ''}{fault_text(fault)}"
