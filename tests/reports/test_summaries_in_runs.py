@@ -11,7 +11,12 @@ from typing import Any
 
 import pytest
 
+from posttrain.core.grading import Verdict
 from posttrain.core.paths import LabPaths, RunPaths
+from posttrain.reports.summaries.facts import Facts, Handed
+from posttrain.reports.summaries.unwritten import from_facts
+from posttrain.reports.summary import section
+from posttrain.runs.reporting import kept_check
 from posttrain.runs.verification import verify_run
 from posttrain.testing.agents import write_toy_agent
 from posttrain.testing.tiny import tiny_model
@@ -253,6 +258,27 @@ def test_a_run_without_summary_gets_one_from_facts(tmp_path: Path) -> None:
     lines = paths.summary("summary.md").read_text("utf-8").splitlines()
     assert lines[:3] == ["# 运行总结", "", "by: harness"]
     assert all(check.ok for check in verify_run(paths, bench.lab))
+
+
+def test_a_grading_after_the_agents_end_does_not_lie_in_the_future(tmp_path: Path) -> None:
+    end = 1_773_150_000.0
+    late = Handed(
+        number=1,
+        at=end - 10,
+        path="output/v1",
+        status=Verdict.GRADED,
+        score=50.0,
+        improvement=1.0,
+        waited=150.0,
+    )
+    facts = Facts(handed=(late,), start=end - 300, timeout_s=300, end=end, now=end)
+    sections = "".join(f"\n{section(each)}" for each in from_facts(facts, exit_code=0))
+    paths = RunPaths(tmp_path)
+    paths.reports.mkdir()
+    for by, findings in (("by: harness\n", 0), ("", 1)):
+        paths.summary("summary.md").write_text(f"# 运行总结\n\n{by}{sections}", "utf-8")
+        told = [one.message for one in kept_check(paths, facts).findings if "future" in one.message]
+        assert len(told) == findings, "an agent writes nothing after its end"
 
 
 def test_a_run_without_submissions_gets_one_as_well(tmp_path: Path) -> None:

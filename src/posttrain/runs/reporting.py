@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from posttrain.runs.session import Session
 
 BY_HARNESS = "by: harness"
 """The line below the title of a summary that no agent wrote."""
+_OF_HARNESS = f"{LABELS['zh'].title}\n\n{BY_HARNESS}\n"
 
 
 def settle_report(session: Session) -> None:
@@ -75,12 +77,20 @@ def told(report: RunReport) -> str:
     broken = ", ".join(
         f"{'rule ' if rule.isdigit() else ''}{rule} ({count})" for rule, count in report.rules.items()
     )
-    return f"{report.iterations} iterations {whose}; " + (f"findings: {broken}" if broken else "check ok")
+    many = "iteration" if report.iterations == 1 else "iterations"
+    return f"{report.iterations} {many} {whose}; " + (f"findings: {broken}" if broken else "check ok")
 
 
 def kept_check(paths: RunPaths, facts: Facts) -> SummaryCheck:
-    """The check of the summary that lies with the run."""
-    return check_summary(read_kept(paths.summary(MARKDOWN)), read_kept(paths.summary(ROWS)), facts)
+    """The check of the summary that lies with the run.
+
+    One of our own is made after the last grading, which may be later than the agent's last moment.
+    """
+    markdown, rows = read_kept(paths.summary(MARKDOWN)), read_kept(paths.summary(ROWS))
+    if facts.now is not None and (markdown or b"").startswith(_OF_HARNESS.encode()):
+        graded = (entry.at + entry.waited for entry in facts.handed)
+        facts = replace(facts, now=max((facts.now, *graded)))
+    return check_summary(markdown, rows, facts)
 
 
 def read_kept(path: Path) -> bytes | None:
@@ -110,7 +120,7 @@ def _keep(paths: RunPaths, facts: Facts, history: History, *, redact: Callable[[
     end = history.agent_end
     iterations = from_facts(facts, exit_code=None if end is None else end.exit_code)
     text = redact("".join(f"\n{section(iteration)}" for iteration in iterations))
-    write_atomic(paths.summary(MARKDOWN), f"{LABELS['zh'].title}\n\n{BY_HARNESS}\n{text}")
+    write_atomic(paths.summary(MARKDOWN), f"{_OF_HARNESS}{text}")
     write_atomic(paths.summary(ROWS), "".join(json_line(row(iteration)) for iteration in iterations))
     return "harness"
 
