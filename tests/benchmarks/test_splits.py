@@ -153,7 +153,9 @@ def test_exemplars_are_never_held_out_but_stay_visible() -> None:
 
 
 def test_asking_for_more_rows_than_there_are_is_told() -> None:
-    with pytest.raises(PluginError, match=r"train.jsonl has 5 rows left, 20 are asked for"):
+    with pytest.raises(
+        PluginError, match=r"train.jsonl has 5 rows left, 20 are asked for; .* leave `splits` out"
+    ):
         split({"train": question_rows(5), "test": question_rows(1, start=9)}, splits=VAL_AND_TEST)
 
 

@@ -113,7 +113,7 @@ def test_a_dry_run_writes_nothing(workspace: Path, capsys: pytest.CaptureFixture
     [
         (["--why", "x"], "--what: say it in a sentence"),
         (["--what", "x"], "--why: say it in a sentence"),
-        ([*SAID, "--lang", "de"], "--lang: 'de'; zh or en"),
+        ([*SAID, "--lang", "de"], "--lang: 'de' is not one of 'zh', 'en'"),
         ([*SAID, "--script", "code/none.py"], "--script: code/none.py is no script below code/"),
         ([*SAID, "--key-code", "90-95"], "--key-code: lines 90-95, but the script has"),
         ([*SAID, "--context", "same"], "--context same: no earlier iteration"),

@@ -69,7 +69,7 @@ def _find(agent: AgentSpec, variable: str, name: str, host: Mapping[str, str]) -
     if found is None:
         what = f"{variable}: {stated} is no program" if stated else f"the program {name!r} is not on the PATH"
         raise UsageError(
-            f"agent {agent.id!r}: {what}; install it (docs/agents.md says how) or name it: "
+            f"agent {agent.id!r}: {what}; install it (docs/command-line-agents.md says how) or name it: "
             f"{variable}=/path/to/{name}"
         )
     path = Path(found).resolve()

@@ -219,7 +219,8 @@ class _Pools:
         available = sum(left.values())
         if available < rule.size:
             raise PluginError(
-                f"splits: {rule.source}.jsonl has {available} rows left, {rule.size} are asked for"
+                f"splits: {rule.source}.jsonl has {available} rows left, {rule.size} are asked for; "
+                "ask for fewer, or leave `splits` out"
             )
         return _proportional(left, rule.size)
 

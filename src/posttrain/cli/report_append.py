@@ -122,7 +122,7 @@ def append(
 
 def _language(lang: str) -> Lang:
     if lang not in get_args(Lang):
-        raise UsageError(f"--lang: {lang!r}; zh or en")
+        raise UsageError(f"--lang: {lang!r} is not one of 'zh', 'en'")
     return "zh" if lang == "zh" else "en"
 
 

@@ -52,7 +52,8 @@ def print_check(result: SummaryCheck, *, notes: bool) -> None:
             print(one_line(f"{note.file}:{note.line}: not checkable: {note.message}"))
     told = f"{result.iterations} iteration{'' if result.iterations == 1 else 's'}"
     found = f"{len(result.findings)} finding{'' if len(result.findings) == 1 else 's'}"
-    unknown = f", {len(result.notes)} claims not checkable" if result.notes else ""
+    claims = "claim" if len(result.notes) == 1 else "claims"
+    unknown = f", {len(result.notes)} {claims} not checkable" if result.notes else ""
     print(f"{'ok' if result.ok else 'FAULT'}: {told}, {found}{unknown}")
 
 
