@@ -57,7 +57,7 @@ install_torch() {
         say "no NVIDIA driver: CPU build of $TORCH_SPEC from $TORCH_CPU_INDEX"
         pip_install --index-url "$TORCH_CPU_INDEX" "$TORCH_SPEC"
     else
-        say "no NVIDIA driver, and $TORCH_CPU_INDEX does not answer within 5 s: plain $TORCH_SPEC"
+        say "no NVIDIA driver, and $TORCH_CPU_INDEX does not answer within 5 s: plain $TORCH_SPEC, some minutes"
         pip_install "$TORCH_SPEC"
     fi
 }

@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -27,11 +28,19 @@ with console.progress("grading val") as report:
 def test_without_a_terminal_there_are_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     with Console().progress("grading val") as report:
         for done in range(101):
+            time.sleep(0.003)
             report(done, 100)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1
     assert lines[0].startswith("grading val: 100 of 100, ")
     assert lines[0].endswith(" items/s")
+
+
+def test_a_single_batch_has_no_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    with Console().progress("grading val") as report:
+        for done in range(1, 13):
+            report(done, 12)
+    assert capsys.readouterr().out == "grading val: 12 of 12\n"
 
 
 def test_beside_json_nothing_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,8 @@ from posttrain.core.engine import Progress
 from posttrain.infra.durations import format_duration
 
 _LINE_EVERY_S = 10.0
+_PACE_FROM_S = 0.2
+"""Items that came faster came in one batch, whose time was over when the first was told."""
 
 
 class Console:
@@ -111,4 +113,6 @@ class _Pace:
         if self._first is None:
             self._first = (now, done)
         started, before = self._first
-        return (done - before) / (now - started) if done > before and now > started else None
+        if done <= before or now - started < _PACE_FROM_S:
+            return None
+        return (done - before) / (now - started)
