@@ -133,3 +133,21 @@ def test_a_submission_before_a_start_that_was_rounded_up_belongs_to_the_first_ro
     facts = replace(agent.facts(), start=agent.handed[0].at + 0.3)
     this = next_round(Draft(what="training", why=WHY), parse(b""), facts, now=agent.now + 1.0)
     assert [entry.number for entry in this.own] == [1]
+
+
+@pytest.mark.parametrize("handed_in", [False, True])
+def test_only_a_round_that_came_to_nothing_may_not_know_its_train_type(handed_in: bool) -> None:
+    agent = Agent(8)
+    agent.hand_in()
+    agent.now += 200.0
+    agent.round()
+    agent.now += 200.0
+    if handed_in:
+        agent.hand_in()
+    agent.now += 200.0
+    draft = Draft(what="no usable answer", why=WHY, exit_code=1)
+    document, facts = parse(agent.markdown), agent.facts()
+    this = next_round(draft, document, facts, now=agent.now, last_written=agent.written)
+    agent.append(compose(draft, replace(this, scripts=()), document, facts, lang="zh"))
+    found = [finding.rule for finding in check_summary(agent.markdown, agent.rows, agent.facts()).findings]
+    assert ("3" in found) is handed_in

@@ -124,7 +124,7 @@ class Code:
             if kind is not TrainType.UNKNOWN:
                 self._note(section, bullet.line, f"train type {kind.value}: the source does not tell")
             return
-        if kind in possible or self._copied(section, kind):
+        if kind in possible or self._copied(section, kind) or self._never_begun(section, kind):
             return
         there = " or ".join(sorted(found.value for found in possible))
         self._add(
@@ -134,6 +134,13 @@ class Code:
             (f"train type {kind.value}: the code says {there}", "read it from the source"),
             certain=certain,
         )
+
+    def _never_begun(self, section: Section, kind: TrainType) -> bool:
+        """A round that shows no code and need not have handed in may not know: the code is older."""
+        window, key = self._line.of(section), section.bullet(Field.KEY_CODE)
+        handed = window is not None and bool(window.certain)
+        shown = key is not None and (key.blocks or not told.nothing(key.text))
+        return kind is TrainType.UNKNOWN and not handed and not shown
 
     def _copied(self, section: Section, kind: TrainType) -> bool:
         """A round that hands in the base is a copy, whatever else lies in code/."""

@@ -113,6 +113,12 @@ def _part(parts: dict[str, str], key: str) -> str | None:
     return None
 
 
+def nothing(text: str) -> bool:
+    """Whether a bullet says that there is nothing to say."""
+    plain = text.strip("*_` .。")
+    return not plain or re.fullmatch(_NOTHING, plain, re.IGNORECASE) is not None
+
+
 def train_type(section: Section) -> TrainType | str:
     """The train type, or what stands in its place."""
     text = section.text(Field.TRAIN_TYPE).strip("*`. 。")
