@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import posttrain
 from posttrain.core.grading import Verdict
 from posttrain.core.paths import LabPaths, RunPaths
 from posttrain.reports.summaries.facts import Facts, Handed
@@ -339,3 +341,27 @@ def test_a_summary_that_is_kept_shows_no_key(tmp_path: Path, written: str) -> No
     assert "…" in text
     assert "1" not in record(paths)["report"]["rules"], "what was taken out is no rewritten history"
     assert [check.faults for check in verify_run(paths, bench.lab) if not check.ok] == []
+
+
+# --- rules that have changed since
+
+
+def test_a_summary_is_verified_by_the_rules_of_its_own_version(tmp_path: Path) -> None:
+    older = tmp_path / "older" / "posttrain"
+    shutil.copytree(Path(posttrain.__file__).parent, older, ignore=shutil.ignore_patterns("__pycache__"))
+    (older / "__init__.py").write_text('__version__ = "0.0.1"\n', "utf-8")
+    for source in (older / "reports" / "summaries").glob("*.py"):
+        text = source.read_text("utf-8")
+        source.write_text(text.replace("read it from the source", "as the code has it"), "utf-8")
+    lab = LabPaths(tmp_path / "home")
+    lab.agents.mkdir(parents=True)
+    bench = Bench(lab, tiny_model(tmp_path / "base"), environment={"PYTHONPATH": str(older.parent)})
+    claim = {"do": "report", "what": "a", "why": WHY, "config": {"lr": "5e-4"}, "options": ["--force"]}
+    write_toy_agent(bench.agents, "claimer", [*success(), claim])
+    assert bench.run("claimer", "--sandbox", "none").returncode == 0
+    paths = bench.only
+    told = paths.summary_check.read_text("utf-8")
+    assert "as the code has it" in told
+    assert all(check.ok for check in verify_run(paths, bench.lab))
+    paths.summary_check.write_text(told.replace("as the code has it", "read it from the source"), "utf-8")
+    assert [check.name for check in verify_run(paths, bench.lab) if not check.ok] == ["report", "files"]

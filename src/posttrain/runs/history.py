@@ -74,6 +74,8 @@ class KeptReport(Frozen):
     report: RunReport
     digest: str
     """Of the whole check, every finding included."""
+    version: str = ""
+    """The posttrain whose rules it was held against."""
 
 
 class Word(Frozen):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from posttrain import __version__
 from posttrain.core.errors import InfrastructureError, LedgerError, PosttrainError, UsageError, boundary
 from posttrain.core.paths import RunPaths
 from posttrain.core.runs import RunRecord, RunReport
@@ -55,7 +56,12 @@ def settle_report(session: Session) -> None:
     report = report_of(result, by=by)
     session.ledger.append(
         "event",
-        {"event": REPORT, **KeptReport(report=report, digest=digest_value(result)).model_dump(mode="json")},
+        {
+            "event": REPORT,
+            **KeptReport(report=report, digest=digest_value(result), version=__version__).model_dump(
+                mode="json"
+            ),
+        },
     )
     session.tell(f"report: {told(report)}")
 
