@@ -107,6 +107,10 @@ class Timed:
 
     total_s: float
     generation_s: float
+    copy_s: float | None = None
+    """Of the total, the copy into the lab."""
+    plain_copy_s: float | None = None
+    """What writing the same bytes took just before without hashing or writing through."""
 
     @property
     def fixed_s(self) -> float:
@@ -181,7 +185,7 @@ def measured(setting: Setting, lab: Lab, arguments: argparse.Namespace) -> dict[
 
 
 def shown(timed: Timed) -> dict[str, float]:
-    return {name: round(value, 2) for name, value in asdict(timed).items()} | {
+    return {name: round(value, 2) for name, value in asdict(timed).items() if value is not None} | {
         "fixed_s": round(timed.fixed_s, 2)
     }
 
@@ -300,14 +304,18 @@ def warm(setting: Setting, lab: Lab) -> Timed:
         ) as assessor,
     ):
         for number in range(1, WARM_REPEATS + 2):
+            begun = time.perf_counter()
             changed(setting.model, place / "workspace" / "output" / f"v{number}", number)
+            plain_s = time.perf_counter() - begun
             os.sync()  # the copy into the lab is written through; it should not wait for our own preparations
             begun = time.perf_counter()
             copy = paths.submission(number)
             copy.parent.mkdir(parents=True, exist_ok=True)
             take_snapshot(place / "workspace", f"output/v{number}", copy, limits=limits)
+            copy_s = time.perf_counter() - begun
             assessment = assessor.assess(copy, label=str(number))
-            times.append(Timed(time.perf_counter() - begun, assessment.generation_s))
+            total_s = time.perf_counter() - begun
+            times.append(Timed(total_s, assessment.generation_s, copy_s, plain_s))
     return sorted(times[1:], key=lambda timed: timed.total_s)[len(times[1:]) // 2]
 
 

@@ -50,7 +50,9 @@ SMALL_FILES = ("config.json", "generation_config.json", "scripted.json")
 """What is read as data besides weights and their index. Nothing else of a submission is ever looked at.
 
 scripted.json is what the scripted engine answers by; no other engine opens it."""
-BLOCK = 1 << 20
+BLOCK = 1 << 17
+"""Written at a time: larger writes make the kernel look for larger pieces of memory for its cache, which a
+virtual machine may first have to get back from its host (0.7 s for 270 MB instead of 0.2)."""
 _ROOM = 1.1
 _FLOAT32_BYTES = 4
 _LISTED = 100
