@@ -316,6 +316,8 @@ def warm(setting: Setting, lab: Lab) -> Timed:
             assessment = assessor.assess(copy, label=str(number))
             total_s = time.perf_counter() - begun
             times.append(Timed(total_s, assessment.generation_s, copy_s, plain_s))
+            shutil.rmtree(copy)  # a run keeps the best alone, and an agent has room for few
+            shutil.rmtree(place / "workspace" / "output" / f"v{number}")
     return sorted(times[1:], key=lambda timed: timed.total_s)[len(times[1:]) // 2]
 
 
