@@ -104,7 +104,7 @@ def test_an_unknown_evaluator_is_answered_with_the_known_ones() -> None:
 
 
 def test_a_setting_that_an_evaluator_does_not_know_is_named() -> None:
-    with pytest.raises(PluginError, match=r"evaluator_settings.lables: .*not permitted"):
+    with pytest.raises(PluginError, match=r"evaluator_settings.lables: there is no such field"):
         score(job(["True"], ["True"], settings={"lables": []}))
 
 
