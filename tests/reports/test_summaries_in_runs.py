@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 import posttrain
-from posttrain.core.grading import Verdict
+from posttrain.core.grading import LedgerRow, Verdict
 from posttrain.core.paths import LabPaths, RunPaths
 from posttrain.reports.summaries.facts import Facts, Handed
 from posttrain.reports.summaries.unwritten import from_facts
 from posttrain.reports.summary import section
-from posttrain.runs.reporting import kept_check
+from posttrain.runs.history import History
+from posttrain.runs.reporting import facts_for, kept_check
 from posttrain.runs.verification import verify_run
 from posttrain.testing.agents import write_toy_agent
 from posttrain.testing.tiny import tiny_model
@@ -277,9 +278,10 @@ def test_a_grading_after_the_agents_end_does_not_lie_in_the_future(tmp_path: Pat
     sections = "".join(f"\n{section(each)}" for each in from_facts(facts, exit_code=0))
     paths = RunPaths(tmp_path)
     paths.reports.mkdir()
-    for by, findings in (("by: harness\n", 0), ("", 1)):
-        paths.summary("summary.md").write_text(f"# 运行总结\n\n{by}{sections}", "utf-8")
-        told = [one.message for one in kept_check(paths, facts).findings if "future" in one.message]
+    paths.summary("summary.md").write_text(f"# 运行总结\n\nby: harness\n{sections}", "utf-8")
+    for by, findings in (("harness", 0), ("agent", 1)):
+        checked = kept_check(paths, facts_for(facts, by=by))
+        told = [one.message for one in checked.findings if "future" in one.message]
         assert len(told) == findings, "an agent writes nothing after its end"
 
 
@@ -365,3 +367,12 @@ def test_a_summary_is_verified_by_the_rules_of_its_own_version(tmp_path: Path) -
     assert all(check.ok for check in verify_run(paths, bench.lab))
     paths.summary_check.write_text(told.replace("as the code has it", "read it from the source"), "utf-8")
     assert [check.name for check in verify_run(paths, bench.lab) if not check.ok] == ["report", "files"]
+
+
+def test_a_ledger_from_before_versions_were_kept_is_read() -> None:
+    report = {"by": "agent", "iterations": 1, "findings": 0, "rules": {}, "not_checkable": 0}
+    data = {"event": "report", "report": report, "digest": "d"}
+    row = LedgerRow(seq=0, time="2026-01-01T00:00:00+00:00", kind="event", data=data, prev="0" * 64)
+    kept = History([row]).kept_report
+    assert kept is not None
+    assert (kept.digest, kept.version) == ("d", "")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -84,7 +87,24 @@ def test_links_to_folders_are_not_entered(tmp_path: Path) -> None:
     assert listings == [(".", ["inner"], ["link"]), ("inner", [], [])]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_what_the_agent_has_closed_to_us_is_named(paths: RunPaths) -> None:
-    (paths.workspace.code / "closed.txt").touch(mode=0o000)
-    assert take_inventory(paths)["workspace/code/closed.txt"] == "unreadable"
+@contextmanager
+def an_ordinary_user() -> Iterator[None]:
+    """Root reads what is closed to all; nobody else does."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_what_the_agent_has_closed_to_us_is_named() -> None:
+    with TemporaryDirectory() as place:  # a place that others may pass, unlike pytest's own
+        Path(place).chmod(0o755)
+        paths = RunPaths(Path(place) / "run")
+        paths.workspace.code.mkdir(parents=True)
+        (paths.workspace.code / "closed.txt").touch(mode=0o000)
+        with an_ordinary_user():
+            assert take_inventory(paths)["workspace/code/closed.txt"] == "unreadable"

@@ -315,9 +315,8 @@ class Grader:
         with self._changed:
             earlier = self._book.first_with(submission.snapshot.digest)
         if earlier is not None:
-            with (
-                self._keeping
-            ):  # until the verdict says so, nothing else knows that the owner's copy is wanted
+            # until the verdict says so, nothing else knows that the owner's copy is wanted
+            with self._keeping:
                 self._copies.adopt(submission.number, owner=earlier.submission_id)
                 self._settle(submission, verdicts.repeated(submission, earlier, terms=self.terms))
             return

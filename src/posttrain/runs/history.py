@@ -288,7 +288,9 @@ class History:
         found = [row.data for row in self.rows if row.kind == "event" and row.data.get("event") == REPORT]
         if not found or "report" not in found[-1]:
             return None
-        return KeptReport.model_validate({name: found[-1].get(name) for name in KeptReport.model_fields})
+        return KeptReport.model_validate(
+            {name: value for name, value in found[-1].items() if name in KeptReport.model_fields}
+        )
 
     @property
     def report(self) -> RunReport | None:

@@ -36,7 +36,6 @@ from posttrain.runs.session import Session
 
 BY_HARNESS = "by: harness"
 """The line below the title of a summary that no agent wrote."""
-_OF_HARNESS = f"{LABELS['zh'].title}\n\n{BY_HARNESS}\n"
 
 
 def settle_report(session: Session) -> None:
@@ -47,7 +46,7 @@ def settle_report(session: Session) -> None:
         with boundary(InfrastructureError, "checking the summary"):
             facts = facts_of(paths, history)
             by = _keep(paths, facts, history, redact=Redactor(session.secrets))
-            result = kept_check(paths, facts)
+            result = kept_check(paths, facts_for(facts, by=by))
             write_json(paths.summary_check, result)
     except InfrastructureError as error:
         session.ledger.append("event", {"event": REPORT, "error": str(error)})
@@ -88,15 +87,15 @@ def told(report: RunReport) -> str:
 
 
 def kept_check(paths: RunPaths, facts: Facts) -> SummaryCheck:
-    """The check of the summary that lies with the run.
+    """The check of the summary that lies with the run."""
+    return check_summary(read_kept(paths.summary(MARKDOWN)), read_kept(paths.summary(ROWS)), facts)
 
-    One of our own is made after the last grading, which may be later than the agent's last moment.
-    """
-    markdown, rows = read_kept(paths.summary(MARKDOWN)), read_kept(paths.summary(ROWS))
-    if facts.now is not None and (markdown or b"").startswith(_OF_HARNESS.encode()):
-        graded = (entry.at + entry.waited for entry in facts.handed)
-        facts = replace(facts, now=max((facts.now, *graded)))
-    return check_summary(markdown, rows, facts)
+
+def facts_for(facts: Facts, *, by: str) -> Facts:
+    """What a summary is held against: the harness writes its own after the last grading, as no agent can."""
+    if by != "harness" or facts.now is None:
+        return facts
+    return replace(facts, now=max((facts.now, *(entry.at + entry.waited for entry in facts.handed))))
 
 
 def read_kept(path: Path) -> bytes | None:
@@ -126,7 +125,7 @@ def _keep(paths: RunPaths, facts: Facts, history: History, *, redact: Callable[[
     end = history.agent_end
     iterations = from_facts(facts, exit_code=None if end is None else end.exit_code)
     text = redact("".join(f"\n{section(iteration)}" for iteration in iterations))
-    write_atomic(paths.summary(MARKDOWN), f"{_OF_HARNESS}{text}")
+    write_atomic(paths.summary(MARKDOWN), f"{LABELS['zh'].title}\n\n{BY_HARNESS}\n{text}")
     write_atomic(paths.summary(ROWS), "".join(json_line(row(iteration)) for iteration in iterations))
     return "harness"
 
@@ -168,7 +167,8 @@ def read_facts(paths: RunPaths) -> Facts:
     history = read_history(paths, _read_record(paths))
     if not paths.plan.exists():
         raise UsageError(f"RUN: {paths.run_id} ended before it had a plan; there is nothing to check")
-    return facts_of(paths, history)
+    facts, kept = facts_of(paths, history), history.kept_report
+    return facts if kept is None else facts_for(facts, by=kept.report.by)
 
 
 def facts_of(paths: RunPaths, history: History) -> Facts:

@@ -41,7 +41,7 @@ from posttrain.runs.history import History, Measured
 from posttrain.runs.inventory import size_of, take_inventory
 from posttrain.runs.judging import FINAL
 from posttrain.runs.log import log_line
-from posttrain.runs.reporting import facts_of, kept_check, report_of
+from posttrain.runs.reporting import facts_for, facts_of, kept_check, report_of
 
 _CLOSE = 1e-9
 _AFTERWARDS = ("verdict", "event")
@@ -367,7 +367,8 @@ def _report(run: _Run, _plan: RunPlan) -> tuple[str, Iterator[str]]:
         written = _read(SummaryCheck, run.paths.summary_check)
         if digest_value(written) != kept.digest or report_of(written, by=kept.report.by) != kept.report:
             yield "check.json is not what the ledger says of the check"
-        if same_rules and kept_check(run.paths, facts_of(run.paths, closing)) != written:
+        facts = facts_for(facts_of(run.paths, closing), by=kept.report.by)
+        if same_rules and kept_check(run.paths, facts) != written:
             yield "reports/: the check of the summary does not come to what check.json says"
 
     what = f"the check of {kept.report.iterations} iterations"
